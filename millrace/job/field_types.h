@@ -1,0 +1,172 @@
+// The kinds of keys that the table in fields.cpp is written with: numbers, lists of numbers, flags, texts and
+// choices. Each takes last the path to its member, e.g. &Job::optimizer, &Optimizer::lr.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "millrace/job/fields.h"
+#include "millrace/job/text.h"
+
+namespace millrace::job {
+
+// The member that a path of member pointers leads to.
+template <typename SomeJob, typename... Path>
+auto& follow(SomeJob& job, Path... path) {
+  return (job.*....*path);
+}
+
+template <typename T>
+struct Range {
+  T least = 0;
+  T most = std::numeric_limits<T>::max();
+  bool below_most = false;  // `most` itself is refused
+
+  std::string fault(std::string_view key, T value) const {
+    if (value < least) return fmt::format("{} is {}; it must be at least {}", key, value, least);
+    if (below_most && value >= most) return fmt::format("{} is {}; it must be below {}", key, value, most);
+    if (value > most) return fmt::format("{} is {}; it must be at most {}", key, value, most);
+    return {};
+  }
+};
+
+inline Field named(const std::string& key, const std::string& doc, const std::string& example) {
+  Field field;
+  field.key = key;
+  field.doc = doc;
+  field.example = example;
+  return field;
+}
+
+inline std::string number_fault(const Field& field, NumberFault fault, std::string_view kind, std::string_view text,
+                                std::string_view assign) {
+  const std::string advice = fmt::format("write e.g. {}{}{}", field.key, assign, field.example);
+  switch (fault) {
+    case NumberFault::Ok: return {};
+    case NumberFault::NotANumber: return fmt::format("{}: {} is not {}; {}", field.key, in_quotes(text), kind, advice);
+    case NumberFault::TooLarge:
+      return fmt::format("{}: {} is a number out of range; {}", field.key, in_quotes(text), advice);
+    case NumberFault::Negative: return fmt::format("{} is {}; it must be at least 0", field.key, trimmed(text));
+  }
+  return {};
+}
+
+template <typename T, typename... Path>
+Field number(const std::string& key, Range<T> range, const std::string& example, const std::string& doc, Path... path) {
+  Field field = named(key, doc, example);
+  constexpr std::string_view kind = std::is_integral_v<T> ? "a whole number" : "a number";
+  field.read = [=, self = field](Job& job, std::string_view text, std::string_view assign) {
+    T value{};
+    const NumberFault fault = parse_number(trimmed(text), value);
+    if (fault == NumberFault::Ok) follow(job, path...) = value;
+    return number_fault(self, fault, kind, text, assign);
+  };
+  field.write = [=](const Job& job) { return fmt::format("{}", follow(job, path...)); };
+  field.fault = [=](const Job& job) { return range.fault(key, follow(job, path...)); };
+  return field;
+}
+
+template <typename... Path>
+Field numbers(const std::string& key, Range<double> range, const std::string& example, const std::string& doc,
+              Path... path) {
+  Field field = named(key, doc, example);
+  field.is_list = true;
+  field.read = [=, self = field](Job& job, std::string_view text, std::string_view assign) -> std::string {
+    std::vector<double> values;
+    std::string_view rest = trimmed(text);
+    if (rest.starts_with('[') && rest.ends_with(']')) rest = trimmed(rest.substr(1, rest.size() - 2));
+    while (!rest.empty()) {
+      const size_t comma = rest.find(',');
+      const std::string_view item = trimmed(rest.substr(0, comma));
+      const NumberFault fault = parse_number(item, values.emplace_back());
+      if (fault != NumberFault::Ok) return number_fault(self, fault, "a number", item, assign);
+      rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    }
+    follow(job, path...) = std::move(values);
+    return {};
+  };
+  field.write = [=](const Job& job) { return fmt::format("[{}]", fmt::join(follow(job, path...), ", ")); };
+  field.fault = [=](const Job& job) -> std::string {
+    for (double value : follow(job, path...)) {
+      if (std::string fault = range.fault(key, value); !fault.empty()) return fault;
+    }
+    return {};
+  };
+  return field;
+}
+
+template <typename... Path>
+Field flag(const std::string& key, const std::string& doc, Path... path) {
+  Field field = named(key, doc, "true");
+  field.choices = {"true", "false"};
+  field.read = [=](Job& job, std::string_view text, std::string_view) -> std::string {
+    text = trimmed(text);
+    if (text != "true" && text != "false") {
+      return fmt::format("{}: {} is neither true nor false; write one of the two", key, in_quotes(text));
+    }
+    follow(job, path...) = text == "true";
+    return {};
+  };
+  field.write = [=](const Job& job) { return follow(job, path...) ? "true" : "false"; };
+  field.fault = [](const Job&) { return std::string(); };
+  return field;
+}
+
+template <typename... Path>
+Field free_text(const std::string& key, const std::string& example, const std::string& doc, Path... path) {
+  Field field = named(key, doc, example);
+  field.is_text = true;
+  field.read = [=](Job& job, std::string_view text, std::string_view) -> std::string {
+    follow(job, path...) = text;
+    return {};
+  };
+  field.write = [=](const Job& job) { return follow(job, path...); };
+  field.fault = [=](const Job& job) -> std::string {
+    const std::string& text = follow(job, path...);
+    const bool odd = std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+    return odd ? fmt::format("{} is {}; it must not hold control characters", key, in_quotes(text)) : std::string();
+  };
+  return field;
+}
+
+// `later` are choices that will exist: they are refused, but not as if they were misspelt.
+template <typename T, typename... Path>
+Field choice(const std::string& key, std::vector<std::pair<std::string, T>> names, std::vector<std::string> later,
+             const std::string& doc, Path... path) {
+  Field field = named(key, doc, names.front().first);
+  for (const auto& [name, value] : names) field.choices.push_back(name);
+  field.read = [=, choices = field.choices](Job& job, std::string_view text, std::string_view assign) -> std::string {
+    text = trimmed(text);
+    for (const auto& [name, value] : names) {
+      if (text != name) continue;
+      follow(job, path...) = value;
+      return {};
+    }
+    if (std::find(later.begin(), later.end(), text) != later.end()) {
+      return fmt::format("{0} {1} is not built yet in this version; write {0}{2}{3}", key, text, assign, choices[0]);
+    }
+    const std::string near = nearest(text, choices);
+    return fmt::format("{}: {} is not one of {}{}", key, in_quotes(text), fmt::join(choices, ", "),
+                       near.empty() ? "" : fmt::format("; did you mean {}?", near));
+  };
+  field.write = [=](const Job& job) -> std::string {
+    for (const auto& [name, value] : names) {
+      if (follow(job, path...) == value) return name;
+    }
+    return {};
+  };
+  field.fault = [=, choices = field.choices, write = field.write](const Job& job) -> std::string {
+    return write(job).empty() ? fmt::format("{} is not one of {}", key, fmt::join(choices, ", ")) : std::string();
+  };
+  return field;
+}
+
+}  // namespace millrace::job

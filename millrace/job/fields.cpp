@@ -1,0 +1,170 @@
+#include "millrace/job/fields.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "millrace/job/field_types.h"
+#include "millrace/job/text.h"
+
+namespace millrace::job {
+namespace {
+
+std::vector<std::pair<std::string, std::string>> as_themselves(std::vector<std::string> names) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (std::string& name : names) pairs.emplace_back(name, name);
+  return pairs;
+}
+
+// The upper ends keep every product of extents, and every count of bytes or steps, within 63 bits.
+std::vector<Field> make_fields() {
+  using M = Model;
+  using D = Data;
+  using O = Optimizer;
+  using S = Schedule;
+  using B = BackendOptions;
+  const Range<double> positive_or_zero{0, 1e9};
+  const Range<double> below_one{0, 1, true};
+  return {
+      free_text("name", "my-run", "name of the run; empty: the job file's name without its ending", &Job::name),
+      number<int64_t>("batch", {1, 1'000'000}, "32", "samples per step", &Job::batch),
+      number<int64_t>("steps", {0, 1'000'000'000'000}, "100", "stop after so many steps; 0: after epochs", &Job::steps),
+      number<double>("epochs", {0, 1e6}, "90", "passes over the data, may be fractional; ignored when steps is set",
+                     &Job::epochs),
+      number<int>("threads", {0, 4096}, "2", "CPU threads; 0: all cores", &Job::threads),
+      number<uint64_t>("seed", {}, "1", "where all random numbers of the run come from", &Job::seed),
+      choice<Device>("device", {{"cpu", Device::Cpu}, {"reference", Device::Reference}}, {"cuda"},
+                     "what computes; reference: plain loops, slow, for comparison", &Job::device),
+      choice<Precision>("precision", {{"fp32", Precision::Fp32}}, {"fp16", "bf16", "tf32", "fp64"},
+                        "of values, gradients and parameters", &Job::precision),
+
+      choice<std::string>(
+          "model.name",
+          as_themselves({"alexnet", "vgg16", "vgg16_bn", "resnet18", "resnet34", "resnet50", "resnet_small"}), {},
+          "the network", &Job::model, &M::name),
+      number<int>("model.classes", {1, 10'000'000}, "1000", "number of classes", &Job::model, &M::classes),
+      number<int>("model.image_size", {1, 16'384}, "224", "height and width of the input", &Job::model, &M::image_size),
+      number<int>("model.channels", {1, 1'024}, "3", "channels of the input", &Job::model, &M::channels),
+      number<double>("model.dropout", below_one, "0.5", "alexnet and vgg16: share of values dropped; 0: none",
+                     &Job::model, &M::dropout),
+      free_text("model.init", "weights.safetensors",
+                "safetensors file with the first parameters; empty: random from the seed", &Job::model, &M::init),
+
+      choice<DataKind>("data.kind", {{"synthetic", DataKind::Synthetic}, {"generated", DataKind::Generated}}, {},
+                       "synthetic: random, for speed; generated: images of classes that can be learned", &Job::data,
+                       &D::kind),
+      number<int64_t>("data.train_samples", {0, 1'000'000'000'000}, "5000",
+                      "samples of an epoch; synthetic: 0 is one batch again and again", &Job::data, &D::train_samples),
+      number<int64_t>("data.test_samples", {0, 1'000'000'000'000}, "1000", "generated: samples of the test split",
+                      &Job::data, &D::test_samples),
+      number<double>("data.noise", positive_or_zero, "0.5", "generated: standard deviation of the noise of a pixel",
+                     &Job::data, &D::noise),
+
+      number<double>("optimizer.lr", positive_or_zero, "0.1", "learning rate after warm-up", &Job::optimizer, &O::lr),
+      number<double>("optimizer.momentum", below_one, "0.9", "share of the last step kept in the next", &Job::optimizer,
+                     &O::momentum),
+      flag("optimizer.nesterov", "look ahead along the momentum", &Job::optimizer, &O::nesterov),
+      number<double>("optimizer.weight_decay", positive_or_zero, "5e-4", "pull of the weights towards zero",
+                     &Job::optimizer, &O::weight_decay),
+      flag("optimizer.decoupled", "decay weights by lr * weight_decay; false: add it to the gradient (L2)",
+           &Job::optimizer, &O::decoupled),
+      flag("optimizer.decay_bias", "decay biases too", &Job::optimizer, &O::decay_bias),
+      flag("optimizer.decay_norm", "decay batch-norm scale and shift too", &Job::optimizer, &O::decay_norm),
+
+      choice<Decay>("schedule.kind",
+                    {{"constant", Decay::Constant},
+                     {"step", Decay::Step},
+                     {"cosine", Decay::Cosine},
+                     {"polynomial", Decay::Polynomial}},
+                    {}, "how the learning rate falls after warm-up", &Job::schedule, &S::kind),
+      number<double>("schedule.warmup_epochs", {0, 1e6}, "5", "linear warm-up from 0 to lr, may be fractional",
+                     &Job::schedule, &S::warmup_epochs),
+      number<int64_t>("schedule.warmup_steps", {0, 1'000'000'000'000}, "500",
+                      "the same in steps; at most one of the two", &Job::schedule, &S::warmup_steps),
+      numbers("schedule.milestones", {0, 1e6}, "[30, 60, 80]", "step: epochs at which lr is multiplied by gamma",
+              &Job::schedule, &S::milestones),
+      number<double>("schedule.gamma", positive_or_zero, "0.1", "step: the factor", &Job::schedule, &S::gamma),
+      number<double>("schedule.power", {0, 1e3}, "2", "polynomial: the exponent", &Job::schedule, &S::power),
+      number<double>("schedule.end_lr", positive_or_zero, "1e-4", "cosine and polynomial: learning rate at the end",
+                     &Job::schedule, &S::end_lr),
+
+      number<double>("loss.label_smoothing", below_one, "0.1", "share of the target spread over all classes",
+                     &Job::loss, &Loss::label_smoothing),
+      number<double>("eval.every_epochs", {0, 1e6}, "1", "epochs between evaluations; 0: only at the end", &Job::eval,
+                     &Eval::every_epochs),
+      number<int>("parallel.microbatches", {1, 1'000'000}, "4",
+                  "a batch is computed in this many parts, gradients summed", &Job::parallel, &Parallel::microbatches),
+
+      choice<Winograd>("backend.winograd", {{"auto", Winograd::Auto}, {"off", Winograd::Off}}, {},
+                       "auto: where it is measured to be faster; off: never, strictest rounding", &Job::backend,
+                       &B::winograd),
+      flag("backend.remember", "keep measured choices in the user's cache, so that runs repeat bit for bit",
+           &Job::backend, &B::remember),
+  };
+}
+
+// "a.b" -> {"a", "b"}; "b" -> {"", "b"}.
+std::pair<std::string_view, std::string_view> split(std::string_view key) {
+  const size_t dot = key.rfind('.');
+  if (dot == std::string_view::npos) return {"", key};
+  return {key.substr(0, dot), key.substr(dot + 1)};
+}
+
+}  // namespace
+
+std::string Field::section() const { return std::string(split(key).first); }
+std::string Field::leaf() const { return std::string(split(key).second); }
+
+const std::vector<Field>& fields() {
+  static const std::vector<Field> table = make_fields();
+  return table;
+}
+
+const Field* find_field(std::string_view key) {
+  for (const Field& field : fields()) {
+    if (field.key == key) return &field;
+  }
+  return nullptr;
+}
+
+bool is_section(std::string_view key) {
+  return !key.empty() && std::any_of(fields().begin(), fields().end(),
+                                     [&](const Field& field) { return split(field.key).first == key; });
+}
+
+std::string advice_for_unknown_key(const std::string& key) {
+  const auto [section, leaf] = split(key);
+  // Likeliest first: a key or section of the same place, both parts a little off, the right key in the wrong place.
+  std::vector<std::string> beside, both_near, elsewhere, names_beside;
+  for (const Field& field : fields()) {
+    const auto [its_section, its_leaf] = split(field.key);
+    if (its_section == section) names_beside.emplace_back(its_leaf);
+    if (its_section == section && is_near(leaf, its_leaf)) beside.push_back(field.key);
+    if (section.empty() && !its_section.empty() && is_near(leaf, its_section)) beside.emplace_back(its_section);
+    if (is_near(section, its_section) && is_near(leaf, its_leaf)) both_near.push_back(field.key);
+    if (is_near(leaf, its_leaf)) elsewhere.push_back(field.key);
+  }
+  for (const auto& candidates : {beside, both_near}) {
+    if (const std::string near = nearest(key, candidates); !near.empty())
+      return fmt::format("did you mean \"{}\"?", near);
+  }
+  // Far as a whole path, so compared by the last part alone.
+  const auto closest =
+      std::min_element(elsewhere.begin(), elsewhere.end(), [leaf = leaf](const auto& a, const auto& b) {
+        return edit_distance(leaf, split(a).second) < edit_distance(leaf, split(b).second);
+      });
+  if (closest != elsewhere.end()) return fmt::format("did you mean \"{}\"?", *closest);
+  if (!section.empty() && !names_beside.empty()) {
+    return fmt::format("{} has {}", section, fmt::join(names_beside, ", "));
+  }
+  std::vector<std::string> top;
+  for (const Field& field : fields()) {
+    const std::string first = field.section().empty() ? field.key : field.section();
+    if (top.empty() || top.back() != first) top.push_back(first);
+  }
+  return fmt::format("a job has {}", fmt::join(top, ", "));
+}
+
+}  // namespace millrace::job

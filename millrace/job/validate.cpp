@@ -1,0 +1,102 @@
+#include "millrace/job/validate.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "millrace/base/error.h"
+#include "millrace/job/fields.h"
+
+namespace millrace::job {
+namespace {
+
+void check_ranges(const Job& job, const std::string& where) {
+  for (const Field& field : fields()) {
+    if (const std::string fault = field.fault(job); !fault.empty()) fail_input("{}: {}", where, fault);
+  }
+}
+
+void check_length(const Job& job, const std::string& where) {
+  if (job.data.kind == DataKind::Generated && job.data.train_samples < 1) {
+    fail_input("{}: data.kind is generated and data.train_samples 0; write e.g. data.train_samples: 5000", where);
+  }
+  if (job.steps > 0) return;
+  if (job.epochs == 0) fail_input("{}: steps and epochs are both 0; write e.g. epochs: 1", where);
+  if (job.data.train_samples == 0) {
+    fail_input("{}: synthetic data has no length to count epochs by; write e.g. steps: 100, or data.train_samples",
+               where);
+  }
+}
+
+void check_microbatches(const Job& job, const std::string& where) {
+  const int64_t batch = job.batch, parts = job.parallel.microbatches;
+  if (parts > batch) {
+    fail_input(
+        "{0}: batch is {1} and parallel.microbatches {2}; a part needs a sample: write "
+        "parallel.microbatches: {1} or less, or batch: {2} or more",
+        where, batch, parts);
+  }
+  if (batch % parts == 0) return;
+  int64_t fewer = parts, more = parts;
+  while (batch % fewer != 0) --fewer;
+  while (batch % more != 0) ++more;
+  const int64_t smaller = batch / parts * parts;
+  fail_input(
+      "{}: batch is {} and parallel.microbatches {}; the parts must be equal: write batch: {} or {}, "
+      "or parallel.microbatches: {} or {}",
+      where, batch, parts, smaller, smaller + parts, fewer, more);
+}
+
+void check_optimizer(const Job& job, const std::string& where) {
+  if (job.optimizer.nesterov && job.optimizer.momentum == 0) {
+    fail_input("{}: optimizer.nesterov is true and optimizer.momentum 0; write e.g. optimizer.momentum: 0.9", where);
+  }
+}
+
+void check_schedule(const Schedule& schedule, const std::string& where) {
+  if (schedule.warmup_epochs > 0 && schedule.warmup_steps > 0) {
+    fail_input("{}: schedule.warmup_epochs is {} and schedule.warmup_steps {}; set only one of the two", where,
+               schedule.warmup_epochs, schedule.warmup_steps);
+  }
+  const auto& milestones = schedule.milestones;
+  if (schedule.kind == Decay::Step && milestones.empty()) {
+    fail_input("{}: schedule.kind is step without schedule.milestones; write e.g. schedule.milestones: [30, 60, 80]",
+               where);
+  }
+  if (schedule.kind != Decay::Step && !milestones.empty()) {
+    fail_input("{}: schedule.milestones are only for schedule.kind: step; remove them or write schedule.kind: step",
+               where);
+  }
+  for (size_t i = 1; i < milestones.size(); ++i) {
+    if (milestones[i] <= milestones[i - 1]) {
+      fail_input("{}: schedule.milestones must increase; {} comes after {}", where, milestones[i], milestones[i - 1]);
+    }
+  }
+}
+
+void check_init_file(const std::string& path, const std::string& where) {
+  if (path.empty()) return;
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) fail_input("{}: model.init: there is no file \"{}\"", where, path);
+  if (std::filesystem::is_directory(status)) {
+    fail_input("{}: model.init: \"{}\" is a directory; name a safetensors file", where, path);
+  }
+  if (!std::ifstream(path, std::ios::binary)) {
+    fail_input("{}: model.init: \"{}\" cannot be opened: {}", where, path, std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+void validate(const Job& job, const std::string& where) {
+  check_ranges(job, where);
+  check_length(job, where);
+  check_microbatches(job, where);
+  check_optimizer(job, where);
+  check_schedule(job.schedule, where);
+  check_init_file(job.model.init, where);
+}
+
+}  // namespace millrace::job

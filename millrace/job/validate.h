@@ -1,0 +1,13 @@
+// What must hold between the keys of a job, whatever file or command line it came from.
+#pragma once
+
+#include <string>
+
+#include "millrace/job/job.h"
+
+namespace millrace::job {
+
+// Throws std::invalid_argument for the first thing that cannot be; `where` opens the message.
+void validate(const Job& job, const std::string& where);
+
+}  // namespace millrace::job

@@ -1,0 +1,144 @@
+#include "millrace/job/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+namespace millrace::job {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+// Validates a good job after a change to it.
+std::function<void()> changed(const std::function<void(Job&)>& change) {
+  return [=] {
+    Job job;
+    job.steps = 1;
+    change(job);
+    validate(job, "job.yaml");
+  };
+}
+
+template <typename Message>
+auto refuses(Message message) {
+  return ThrowsMessage<std::invalid_argument>(message);
+}
+
+TEST(Validate, AGoodJobPasses) {
+  EXPECT_NO_THROW(changed([](Job&) {})());
+}
+
+TEST(Validate, WarmupIsGivenInEpochsOrSteps) {
+  EXPECT_THAT(
+      changed([](Job& job) {
+        job.schedule.warmup_epochs = 0.5;
+        job.schedule.warmup_steps = 100;
+      }),
+      refuses("job.yaml: schedule.warmup_epochs is 0.5 and schedule.warmup_steps 100; set only one of the two"));
+}
+
+TEST(Validate, MicrobatchesDoNotExceedTheBatch) {
+  EXPECT_THAT(changed([](Job& job) {
+                job.batch = 4;
+                job.parallel.microbatches = 8;
+              }),
+              refuses("job.yaml: batch is 4 and parallel.microbatches 8; a part needs a sample: write "
+                      "parallel.microbatches: 4 or less, or batch: 8 or more"));
+}
+
+TEST(Validate, MicrobatchesDivideTheBatchAndWorkingNumbersAreOffered) {
+  EXPECT_THAT(changed([](Job& job) {
+                job.batch = 50;
+                job.parallel.microbatches = 4;
+              }),
+              refuses("job.yaml: batch is 50 and parallel.microbatches 4; the parts must be equal: write "
+                      "batch: 48 or 52, or parallel.microbatches: 2 or 5"));
+  EXPECT_NO_THROW(changed([](Job& job) {
+    job.batch = 48;
+    job.parallel.microbatches = 4;
+  })());
+}
+
+TEST(Validate, NesterovNeedsMomentum) {
+  EXPECT_THAT(changed([](Job& job) {
+                job.optimizer.nesterov = true;
+                job.optimizer.momentum = 0;
+              }),
+              refuses("job.yaml: optimizer.nesterov is true and optimizer.momentum 0; "
+                      "write e.g. optimizer.momentum: 0.9"));
+}
+
+TEST(Validate, MilestonesBelongToTheStepSchedule) {
+  EXPECT_THAT(changed([](Job& job) {
+                job.schedule.kind = Decay::Cosine;
+                job.schedule.milestones = {30};
+              }),
+              refuses("job.yaml: schedule.milestones are only for schedule.kind: step; remove them or write "
+                      "schedule.kind: step"));
+  EXPECT_THAT(changed([](Job& job) { job.schedule.kind = Decay::Step; }),
+              refuses("job.yaml: schedule.kind is step without schedule.milestones; "
+                      "write e.g. schedule.milestones: [30, 60, 80]"));
+}
+
+TEST(Validate, MilestonesIncrease) {
+  EXPECT_THAT(changed([](Job& job) {
+                job.schedule.kind = Decay::Step;
+                job.schedule.milestones = {30, 60, 60};
+              }),
+              refuses("job.yaml: schedule.milestones must increase; 60 comes after 60"));
+}
+
+TEST(Validate, GeneratedDataHasSamples) {
+  EXPECT_THAT(changed([](Job& job) { job.data.kind = DataKind::Generated; }),
+              refuses("job.yaml: data.kind is generated and data.train_samples 0; "
+                      "write e.g. data.train_samples: 5000"));
+}
+
+TEST(Validate, ARunHasAnEnd) {
+  EXPECT_THAT(changed([](Job& job) {
+                job.steps = 0;
+                job.epochs = 0;
+              }),
+              refuses("job.yaml: steps and epochs are both 0; write e.g. epochs: 1"));
+}
+
+TEST(Validate, EpochsNeedDataWithALength) {
+  EXPECT_THAT(changed([](Job& job) { job.steps = 0; }),
+              refuses("job.yaml: synthetic data has no length to count epochs by; "
+                      "write e.g. steps: 100, or data.train_samples"));
+  EXPECT_NO_THROW(changed([](Job& job) {
+    job.steps = 0;
+    job.data.train_samples = 10;
+  })());
+}
+
+TEST(Validate, RangesHoldForJobsThatNoFileGave) {
+  EXPECT_THAT(changed([](Job& job) { job.batch = 0; }), refuses("job.yaml: batch is 0; it must be at least 1"));
+  EXPECT_THAT(changed([](Job& job) { job.model.dropout = 1; }), refuses(HasSubstr("it must be below 1")));
+  EXPECT_THAT(changed([](Job& job) { job.model.name = "lenet"; }),
+              refuses(HasSubstr("model.name is not one of alexnet, vgg16, ")));
+}
+
+TEST(Validate, TheInitialParametersAreAFile) {
+  const auto with_init = [](const std::string& path) { return changed([=](Job& job) { job.model.init = path; }); };
+  EXPECT_THAT(with_init("no/such.safetensors"),
+              refuses("job.yaml: model.init: there is no file \"no/such.safetensors\""));
+  EXPECT_THAT(with_init(testing::TempDir()), refuses(HasSubstr("is a directory; name a safetensors file")));
+
+  const std::string path = testing::TempDir() + "validate_test" + std::to_string(::getpid());
+  std::ofstream(path) << "x";
+  EXPECT_NO_THROW(with_init(path)());
+  std::filesystem::permissions(path, std::filesystem::perms::none);
+  if (::geteuid() != 0) {  // root may read anything
+    EXPECT_THAT(with_init(path), refuses(HasSubstr("cannot be opened: Permission denied")));
+  }
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace millrace::job
