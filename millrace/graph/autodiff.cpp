@@ -1,0 +1,273 @@
+// Unrolls a graph into a Program: forward in order, then backward in reverse, input gradient before weight
+// gradient, each update as early as it is safe.
+#include <cassert>
+#include <utility>
+
+#include "millrace/graph/program.h"
+
+namespace millrace::graph {
+namespace {
+
+bool has_relu(const Op& op) {
+  if (const auto* conv = std::get_if<Conv2dAttrs>(&op.attrs)) return conv->relu;
+  if (const auto* linear = std::get_if<LinearAttrs>(&op.attrs)) return linear->relu;
+  return false;
+}
+
+class Unroller {
+ public:
+  explicit Unroller(const Graph& graph) : graph_(graph), value_buffer_(graph.values.size(), kNone) {
+    program_.images = value_buffer_[graph.images] = buffer_of_value(graph.images, BufferRole::Input);
+    program_.labels = value_buffer_[graph.labels] = buffer_of_value(graph.labels, BufferRole::Input);
+    program_.metrics = add_buffer({"metrics", {kNumMetrics}, DType::F64, BufferRole::Metric});
+    for (ParamId id = 0; id < static_cast<ParamId>(graph.params.size()); ++id) {
+      const Param& param = graph.params[id];
+      const BufferRole role = param.trainable() ? BufferRole::Weight : BufferRole::Statistic;
+      weight_.push_back(add_buffer({param.name, param.shape, graph.dtype, role, id}));
+    }
+  }
+
+  Program evaluation() {
+    for (const Op& op : graph_.ops) forward(op, /*training=*/false);
+    program_.first_update = program_.nodes.size();
+    return std::move(program_);
+  }
+
+  Program training(const TrainingOptions& options) {
+    options_ = options;
+    for (const Op& op : graph_.ops) forward(op, /*training=*/true);
+    find_differentiable();
+    parts_.resize(graph_.values.size());
+    for (auto op = graph_.ops.rbegin(); op != graph_.ops.rend(); ++op) backward(*op);
+    program_.first_update = program_.nodes.size();
+    for (Node& node : deferred_) program_.nodes.push_back(std::move(node));
+    return std::move(program_);
+  }
+
+ private:
+  BufferId add_buffer(Buffer buffer) {
+    program_.buffers.push_back(std::move(buffer));
+    return static_cast<BufferId>(program_.buffers.size()) - 1;
+  }
+  BufferId buffer_of_value(ValueId value, BufferRole role) {
+    const Value& v = graph_.values[value];
+    return add_buffer({v.name, v.shape, v.dtype, role});
+  }
+  BufferId saved(const Op& op, const char* what, Shape shape, DType dtype) {
+    return add_buffer({op.name + "." + what, shape, dtype, BufferRole::Activation});
+  }
+  BufferId gradient_like(BufferId buffer) {
+    Buffer gradient = program_.buffers[buffer];
+    gradient.name = "d " + gradient.name;
+    gradient.role = BufferRole::Gradient;
+    return add_buffer(std::move(gradient));
+  }
+  OpId id_of(const Op& op) const { return static_cast<OpId>(&op - graph_.ops.data()); }
+  void emit(const Op& op, OpKind kind, Pass pass, std::vector<BufferId> reads, std::vector<BufferId> writes,
+            std::vector<InPlace> in_place = {}) {
+    program_.nodes.push_back(
+        {kind, pass, id_of(op), op.attrs, op.name, std::move(reads), std::move(writes), std::move(in_place)});
+  }
+
+  void forward(const Op& op, bool training) {
+    const Pass pass = training ? Pass::Forward : Pass::Evaluate;
+    if (op.kind == OpKind::Dropout && !training) {
+      value_buffer_[op.output] = value_buffer_[op.inputs[0]];
+      return;
+    }
+    std::vector<BufferId> reads, writes;
+    for (ValueId input : op.inputs) reads.push_back(value_buffer_[input]);
+    if (op.kind == OpKind::SoftmaxCrossEntropy) {
+      writes.push_back(program_.metrics);
+      if (training) {
+        probabilities_ = saved(op, "probabilities", graph_.values[op.inputs[0]].shape, graph_.dtype);
+        writes.push_back(probabilities_);
+      }
+      emit(op, op.kind, pass, std::move(reads), std::move(writes));
+      return;
+    }
+    writes.push_back(value_buffer_[op.output] = buffer_of_value(op.output, BufferRole::Activation));
+    std::vector<InPlace> in_place;
+    switch (op.kind) {
+      case OpKind::Conv2d:
+      case OpKind::Linear:
+        for (ParamId param : op.params) reads.push_back(weight_[param]);
+        break;
+      case OpKind::BatchNorm: {
+        reads.resize(1);
+        for (ParamId param : op.params) reads.push_back(weight_[param]);
+        if (op.inputs.size() == 2) {
+          in_place.push_back({0, static_cast<int>(reads.size())});
+          reads.push_back(value_buffer_[op.inputs[1]]);
+        }
+        if (training) {
+          const int64_t channels = graph_.params[op.params[0]].shape[0];
+          writes.push_back(op_saved(op) = saved(op, "saved", {2, channels}, graph_.dtype));
+          writes.push_back(weight_[op.params[2]]);
+          writes.push_back(weight_[op.params[3]]);
+        } else {
+          in_place.push_back({0, 0});
+        }
+        break;
+      }
+      case OpKind::MaxPool:
+        if (training) writes.push_back(op_saved(op) = saved(op, "argmax", graph_.values[op.output].shape, DType::U8));
+        break;
+      case OpKind::Add: in_place = {{0, 0}, {0, 1}}; break;
+      case OpKind::Relu:
+      case OpKind::Dropout: in_place = {{0, 0}}; break;
+      default: break;
+    }
+    emit(op, op.kind, pass, std::move(reads), std::move(writes), std::move(in_place));
+  }
+
+  // A value needs a gradient if a trainable parameter stands before it.
+  void find_differentiable() {
+    differentiable_.assign(graph_.values.size(), false);
+    for (const Op& op : graph_.ops) {
+      bool needed = false;
+      for (ParamId param : op.params) needed |= graph_.params[param].trainable();
+      for (ValueId input : op.inputs) needed |= differentiable_[input];
+      differentiable_[op.output] = needed;
+    }
+  }
+
+  // The gradient of a value: the sum of what its readers contributed, summed in place.
+  BufferId gradient_of(const Op& op) {
+    std::vector<BufferId>& parts = parts_[op.output];
+    assert(!parts.empty());
+    BufferId sum = parts[0];
+    for (size_t i = 1; i < parts.size(); ++i) {
+      const BufferId total = gradient_like(value_buffer_[op.output]);
+      program_.nodes.push_back(
+          {OpKind::Add, Pass::Forward, id_of(op), {}, op.name, {sum, parts[i]}, {total}, {{0, 0}, {0, 1}}});
+      program_.nodes.back().pass = Pass::InputGrad;
+      sum = total;
+    }
+    return sum;
+  }
+
+  BufferId input_gradient(const Op& op, int input) {
+    const BufferId gradient = gradient_like(value_buffer_[op.inputs[input]]);
+    parts_[op.inputs[input]].push_back(gradient);
+    return gradient;
+  }
+
+  void backward(const Op& op) {
+    const BufferId x = value_buffer_[op.inputs[0]];
+    const bool wants_dx = differentiable_[op.inputs[0]];
+    if (op.kind == OpKind::SoftmaxCrossEntropy) {
+      if (!wants_dx) return;
+      emit(op, op.kind, Pass::InputGrad, {probabilities_, program_.labels}, {input_gradient(op, 0)}, {{0, 0}});
+      return;
+    }
+    if (!differentiable_[op.output]) return;
+    BufferId dy = gradient_of(op);
+    switch (op.kind) {
+      case OpKind::Conv2d:
+      case OpKind::Linear: {
+        if (has_relu(op)) {
+          const BufferId masked = gradient_like(value_buffer_[op.output]);
+          emit(op, OpKind::Relu, Pass::InputGrad, {dy, value_buffer_[op.output]}, {masked}, {{0, 0}});
+          dy = masked;
+        }
+        if (wants_dx) emit(op, op.kind, Pass::InputGrad, {dy, weight_[op.params[0]]}, {input_gradient(op, 0)});
+        emit_weight_grad(op, {x, dy}, op.params);
+        break;
+      }
+      case OpKind::BatchNorm: {
+        const auto& attrs = std::get<BatchNormAttrs>(op.attrs);
+        const BufferId dsums = add_buffer(
+            {"d " + op.name + ".sums", program_.buffers[op_saved(op)].shape, graph_.dtype, BufferRole::Gradient});
+        std::vector<BufferId> reads{dy, x, weight_[op.params[0]], weight_[op.params[1]], op_saved(op)};
+        if (attrs.residual && attrs.relu) reads.push_back(value_buffer_[op.output]);
+        std::vector<BufferId> writes{input_gradient(op, 0), dsums};
+        std::vector<InPlace> in_place;
+        if (attrs.residual && differentiable_[op.inputs[1]]) {
+          if (attrs.relu) {
+            in_place.push_back({static_cast<int>(writes.size()), 0});
+            writes.push_back(input_gradient(op, 1));
+          } else {
+            parts_[op.inputs[1]].push_back(dy);
+          }
+        }
+        in_place.push_back({0, 1});
+        in_place.push_back({0, 0});
+        emit(op, op.kind, Pass::InputGrad, std::move(reads), std::move(writes), std::move(in_place));
+        emit_weight_grad(op, {dsums}, {op.params[0], op.params[1]});
+        break;
+      }
+      case OpKind::Relu:
+        emit(op, op.kind, Pass::InputGrad, {dy, value_buffer_[op.output]}, {input_gradient(op, 0)}, {{0, 0}});
+        break;
+      case OpKind::MaxPool: emit(op, op.kind, Pass::InputGrad, {dy, op_saved(op)}, {input_gradient(op, 0)}); break;
+      case OpKind::AvgPool:
+      case OpKind::AdaptiveAvgPool:
+      case OpKind::Flatten: emit(op, op.kind, Pass::InputGrad, {dy}, {input_gradient(op, 0)}); break;
+      case OpKind::Dropout: emit(op, op.kind, Pass::InputGrad, {dy}, {input_gradient(op, 0)}, {{0, 0}}); break;
+      case OpKind::Add:
+        // Both addends have the gradient of the sum: they share its buffer.
+        for (ValueId input : op.inputs) {
+          if (differentiable_[input]) parts_[input].push_back(dy);
+        }
+        break;
+      default: assert(false);
+    }
+  }
+
+  void emit_weight_grad(const Op& op, std::vector<BufferId> reads, const std::vector<ParamId>& params) {
+    std::vector<BufferId> gradients;
+    for (ParamId id : params) {
+      const Param& param = graph_.params[id];
+      gradients.push_back(add_buffer({"d " + param.name, param.shape, graph_.dtype, BufferRole::WeightGradient, id}));
+    }
+    emit(op, op.kind, Pass::WeightGrad, std::move(reads), gradients);
+    for (size_t i = 0; i < params.size(); ++i) {
+      const Param& param = graph_.params[params[i]];
+      BufferId gradient = gradients[i];
+      if (options_.microbatches > 1) {
+        const BufferId total =
+            add_buffer({"sum " + param.name, param.shape, graph_.dtype, BufferRole::GradientSum, params[i]});
+        program_.nodes.push_back(
+            {OpKind::Accumulate, Pass::WeightGrad, id_of(op), {}, op.name, {total, gradient}, {total}, {}});
+        gradient = total;
+      }
+      Node step{OpKind::SgdStep, Pass::Update, id_of(op), {}, op.name, {}, {}, {}};
+      step.reads = {weight_[params[i]], gradient};
+      step.writes = {weight_[params[i]]};
+      if (options_.velocity) {
+        const BufferId velocity =
+            add_buffer({"velocity " + param.name, param.shape, graph_.dtype, BufferRole::Velocity, params[i]});
+        step.reads.push_back(velocity);
+        step.writes.push_back(velocity);
+      }
+      (options_.microbatches > 1 ? deferred_ : program_.nodes).push_back(std::move(step));
+    }
+  }
+
+  BufferId& op_saved(const Op& op) {
+    if (saved_.empty()) saved_.assign(graph_.ops.size(), kNone);
+    return saved_[id_of(op)];
+  }
+
+  const Graph& graph_;
+  TrainingOptions options_;
+  Program program_;
+  std::vector<BufferId> value_buffer_;
+  std::vector<BufferId> weight_;
+  std::vector<BufferId> saved_;               // per operator: batch-norm statistics, argmax
+  std::vector<std::vector<BufferId>> parts_;  // per value: contributions to its gradient
+  std::vector<bool> differentiable_;
+  std::vector<Node> deferred_;
+  BufferId probabilities_ = kNone;
+};
+
+}  // namespace
+
+Program training_program(const Graph& graph, const TrainingOptions& options) {
+  return Unroller(graph).training(options);
+}
+
+Program evaluation_program(const Graph& graph) { return Unroller(graph).evaluation(); }
+
+}  // namespace millrace::graph

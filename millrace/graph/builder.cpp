@@ -1,0 +1,140 @@
+#include "millrace/graph/builder.h"
+
+#include <utility>
+
+#include "millrace/base/error.h"
+
+namespace millrace::graph {
+
+Builder::Builder(std::string model, int64_t batch, int64_t channels, int64_t height, int64_t width, DType dtype) {
+  graph_.name = std::move(model);
+  graph_.dtype = dtype;
+  if (batch < 1 || channels < 1 || height < 1 || width < 1) {
+    fail_input("{}: input {} has an extent below 1", graph_.name, Shape{batch, channels, height, width}.str());
+  }
+  graph_.images = static_cast<ValueId>(graph_.values.size());
+  graph_.values.push_back({"images", {batch, channels, height, width}, dtype});
+  graph_.labels = static_cast<ValueId>(graph_.values.size());
+  graph_.values.push_back({"labels", {batch}, DType::I32});
+}
+
+ParamId Builder::param(const std::string& name, Shape shape, ParamRole role, Init init) {
+  graph_.params.push_back({name, shape, role, init});
+  return static_cast<ParamId>(graph_.params.size()) - 1;
+}
+
+ValueId Builder::emit(const std::string& name, OpKind kind, Attrs attrs, std::vector<ValueId> inputs, Shape shape,
+                      std::vector<ParamId> params) {
+  const auto output = static_cast<ValueId>(graph_.values.size());
+  graph_.values.push_back({name, shape, graph_.dtype});
+  graph_.ops.push_back({name, kind, std::move(attrs), std::move(inputs), output, std::move(params)});
+  return output;
+}
+
+void Builder::require_rank(const std::string& name, ValueId x, int rank) const {
+  if (shape(x).rank() != rank) {
+    fail_input("{}: layer {} takes a tensor of {} axes, its input is {}", graph_.name, name, rank, shape(x).str());
+  }
+}
+
+ValueId Builder::conv(const std::string& name, ValueId x, const Conv2dAttrs& attrs, Init weight, Init bias) {
+  require_rank(name, x, 4);
+  const Shape& in = shape(x);
+  const Window& w = attrs.window;
+  if (attrs.groups < 1 || in[1] % attrs.groups != 0 || attrs.out_channels % attrs.groups != 0) {
+    fail_input("{}: layer {}: {} groups divide neither or only one of {} input and {} output channels", graph_.name,
+               name, attrs.groups, in[1], attrs.out_channels);
+  }
+  const int64_t out_h = w.out_h(in[2]), out_w = w.out_w(in[3]);
+  if (out_h < 1 || out_w < 1) {
+    fail_input("{}: layer {}: a {}x{} kernel does not fit its {}x{} input (padding {}); use a larger image",
+               graph_.name, name, w.kernel_h, w.kernel_w, in[2], in[3], w.pad_h);
+  }
+  std::vector<ParamId> params{param(
+      name + ".weight", {attrs.out_channels, in[1] / attrs.groups, w.kernel_h, w.kernel_w}, ParamRole::Weight, weight)};
+  if (attrs.bias) params.push_back(param(name + ".bias", {attrs.out_channels}, ParamRole::Bias, bias));
+  return emit(name, OpKind::Conv2d, attrs, {x}, {in[0], attrs.out_channels, out_h, out_w}, std::move(params));
+}
+
+ValueId Builder::linear(const std::string& name, ValueId x, const LinearAttrs& attrs, Init weight, Init bias) {
+  require_rank(name, x, 2);
+  const Shape& in = shape(x);
+  std::vector<ParamId> params{param(name + ".weight", {attrs.out_features, in[1]}, ParamRole::Weight, weight)};
+  if (attrs.bias) params.push_back(param(name + ".bias", {attrs.out_features}, ParamRole::Bias, bias));
+  return emit(name, OpKind::Linear, attrs, {x}, {in[0], attrs.out_features}, std::move(params));
+}
+
+ValueId Builder::batch_norm(const std::string& name, ValueId x, double scale) {
+  require_rank(name, x, 4);
+  const Shape in = shape(x);
+  const Init one{Init::Kind::Constant, 1.0}, zero{};
+  std::vector<ParamId> params{
+      param(name + ".weight", {in[1]}, ParamRole::NormScale, {Init::Kind::Constant, scale}),
+      param(name + ".bias", {in[1]}, ParamRole::NormShift, zero),
+      param(name + ".running_mean", {in[1]}, ParamRole::RunningMean, zero),
+      param(name + ".running_var", {in[1]}, ParamRole::RunningVariance, one),
+  };
+  return emit(name, OpKind::BatchNorm, BatchNormAttrs{}, {x}, in, std::move(params));
+}
+
+ValueId Builder::relu(const std::string& name, ValueId x) { return emit(name, OpKind::Relu, {}, {x}, shape(x)); }
+
+Shape Builder::pooled(const std::string& name, ValueId x, const Window& window) const {
+  require_rank(name, x, 4);
+  const Shape& in = shape(x);
+  const int64_t out_h = window.out_h(in[2]), out_w = window.out_w(in[3]);
+  if (out_h < 1 || out_w < 1) {
+    fail_input("{}: layer {}: a {}x{} window does not fit its {}x{} input; use a larger image", graph_.name, name,
+               window.kernel_h, window.kernel_w, in[2], in[3]);
+  }
+  return {in[0], in[1], out_h, out_w};
+}
+
+ValueId Builder::max_pool(const std::string& name, ValueId x, const Window& window) {
+  const Shape out = pooled(name, x, window);
+  // The argmax is kept as one byte per output.
+  if (window.kernel_h * window.kernel_w > 255) {
+    fail_input("{}: layer {}: a {}x{} pooling window has over 255 places", graph_.name, name, window.kernel_h,
+               window.kernel_w);
+  }
+  return emit(name, OpKind::MaxPool, PoolAttrs{window, true}, {x}, out);
+}
+
+ValueId Builder::avg_pool(const std::string& name, ValueId x, const Window& window, bool count_pad) {
+  const Shape out = pooled(name, x, window);
+  return emit(name, OpKind::AvgPool, PoolAttrs{window, count_pad}, {x}, out);
+}
+
+ValueId Builder::adaptive_avg_pool(const std::string& name, ValueId x, int out_h, int out_w) {
+  require_rank(name, x, 4);
+  const Shape& in = shape(x);
+  if (in[2] == out_h && in[3] == out_w) return x;
+  return emit(name, OpKind::AdaptiveAvgPool, AdaptivePoolAttrs{out_h, out_w}, {x}, {in[0], in[1], out_h, out_w});
+}
+
+ValueId Builder::flatten(const std::string& name, ValueId x) {
+  const Shape& in = shape(x);
+  return emit(name, OpKind::Flatten, {}, {x}, {in[0], in.elements() / in[0]});
+}
+
+ValueId Builder::dropout(const std::string& name, ValueId x, double probability) {
+  if (probability == 0.0) return x;
+  return emit(name, OpKind::Dropout, DropoutAttrs{probability}, {x}, shape(x));
+}
+
+ValueId Builder::add(const std::string& name, ValueId a, ValueId b) {
+  if (!(shape(a) == shape(b))) {
+    fail_input("{}: layer {} adds {} and {}", graph_.name, name, shape(a).str(), shape(b).str());
+  }
+  return emit(name, OpKind::Add, {}, {a, b}, shape(a));
+}
+
+void Builder::softmax_cross_entropy(const std::string& name, ValueId logits, double label_smoothing) {
+  require_rank(name, logits, 2);
+  graph_.logits = logits;
+  emit(name, OpKind::SoftmaxCrossEntropy, LossAttrs{label_smoothing}, {logits, graph_.labels}, {1});
+}
+
+Graph Builder::finish() && { return std::move(graph_); }
+
+}  // namespace millrace::graph

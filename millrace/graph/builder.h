@@ -1,0 +1,42 @@
+// Writes a Graph operator by operator, inferring shapes and refusing what does not fit, by layer name.
+#pragma once
+
+#include <string>
+
+#include "millrace/graph/graph.h"
+
+namespace millrace::graph {
+
+class Builder {
+ public:
+  Builder(std::string model, int64_t batch, int64_t channels, int64_t height, int64_t width, DType dtype = DType::F32);
+
+  ValueId images() const { return graph_.images; }
+  const Shape& shape(ValueId value) const { return graph_.values[value].shape; }
+
+  // Initialisation of `weight`; biases of conv and linear follow `bias`.
+  ValueId conv(const std::string& name, ValueId x, const Conv2dAttrs& attrs, Init weight, Init bias = {});
+  ValueId linear(const std::string& name, ValueId x, const LinearAttrs& attrs, Init weight, Init bias = {});
+  ValueId batch_norm(const std::string& name, ValueId x, double scale = 1.0);
+  ValueId relu(const std::string& name, ValueId x);
+  ValueId max_pool(const std::string& name, ValueId x, const Window& window);
+  ValueId avg_pool(const std::string& name, ValueId x, const Window& window, bool count_pad = true);
+  ValueId adaptive_avg_pool(const std::string& name, ValueId x, int out_h, int out_w);
+  ValueId flatten(const std::string& name, ValueId x);
+  ValueId dropout(const std::string& name, ValueId x, double probability);
+  ValueId add(const std::string& name, ValueId a, ValueId b);
+  void softmax_cross_entropy(const std::string& name, ValueId logits, double label_smoothing);
+
+  Graph finish() &&;
+
+ private:
+  ValueId emit(const std::string& name, OpKind kind, Attrs attrs, std::vector<ValueId> inputs, Shape shape,
+               std::vector<ParamId> params = {});
+  ParamId param(const std::string& name, Shape shape, ParamRole role, Init init);
+  Shape pooled(const std::string& name, ValueId x, const Window& window) const;
+  void require_rank(const std::string& name, ValueId x, int rank) const;
+
+  Graph graph_;
+};
+
+}  // namespace millrace::graph

@@ -1,0 +1,41 @@
+#include "millrace/graph/graph.h"
+
+namespace millrace::graph {
+
+const char* name_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::Conv2d: return "conv2d";
+    case OpKind::Linear: return "linear";
+    case OpKind::BatchNorm: return "batch_norm";
+    case OpKind::Relu: return "relu";
+    case OpKind::MaxPool: return "max_pool";
+    case OpKind::AvgPool: return "avg_pool";
+    case OpKind::AdaptiveAvgPool: return "adaptive_avg_pool";
+    case OpKind::Flatten: return "flatten";
+    case OpKind::Dropout: return "dropout";
+    case OpKind::Add: return "add";
+    case OpKind::SoftmaxCrossEntropy: return "softmax_cross_entropy";
+    case OpKind::Accumulate: return "accumulate";
+    case OpKind::SgdStep: return "sgd_step";
+  }
+  return "?";
+}
+
+int64_t Graph::trainable_elements() const {
+  int64_t count = 0;
+  for (const Param& param : params) {
+    if (param.trainable()) count += param.shape.elements();
+  }
+  return count;
+}
+
+double forward_flops(const Graph& graph, const Op& op) {
+  const auto out = static_cast<double>(graph.values[op.output].shape.elements());
+  if (op.kind == OpKind::Conv2d || op.kind == OpKind::Linear) {
+    const Shape& weight = graph.params[op.params[0]].shape;
+    return 2.0 * out * static_cast<double>(weight.elements() / weight[0]);
+  }
+  return 0.0;
+}
+
+}  // namespace millrace::graph

@@ -1,0 +1,139 @@
+// A model as data: values, parameters and the operators between them, in topological order. Shapes include
+// the batch; the batch is axis 0 of every value.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "millrace/base/dtype.h"
+#include "millrace/base/shape.h"
+
+namespace millrace::graph {
+
+using ValueId = int;
+using ParamId = int;
+using OpId = int;
+constexpr int kNone = -1;
+
+enum class OpKind {
+  Conv2d,
+  Linear,
+  BatchNorm,
+  Relu,
+  MaxPool,
+  AvgPool,
+  AdaptiveAvgPool,
+  Flatten,
+  Dropout,
+  Add,
+  SoftmaxCrossEntropy,
+  // The two that no model writes; autodiff and the optimizer add them.
+  Accumulate,
+  SgdStep,
+};
+const char* name_of(OpKind kind);
+
+// A sliding window over the two spatial axes.
+struct Window {
+  int kernel_h = 1, kernel_w = 1;
+  int stride_h = 1, stride_w = 1;
+  int pad_h = 0, pad_w = 0;
+  int dilation_h = 1, dilation_w = 1;
+
+  static Window square(int kernel, int stride = 1, int pad = 0, int dilation = 1) {
+    return {kernel, kernel, stride, stride, pad, pad, dilation, dilation};
+  }
+  // Output extent for an input extent; not positive when the window does not fit.
+  static int64_t out_extent(int64_t in, int kernel, int stride, int pad, int dilation) {
+    const int64_t room = in + 2 * pad - (int64_t{dilation} * (kernel - 1) + 1);
+    return room < 0 ? 0 : room / stride + 1;
+  }
+  int64_t out_h(int64_t in) const { return out_extent(in, kernel_h, stride_h, pad_h, dilation_h); }
+  int64_t out_w(int64_t in) const { return out_extent(in, kernel_w, stride_w, pad_w, dilation_w); }
+};
+
+// `relu` on an operator: its output goes through a ReLU before it is stored (set by fuse.h, not by models).
+struct Conv2dAttrs {
+  int out_channels = 0;
+  Window window;
+  int groups = 1;
+  bool bias = true;
+  bool relu = false;
+};
+struct LinearAttrs {
+  int out_features = 0;
+  bool bias = true;
+  bool relu = false;
+};
+struct BatchNormAttrs {
+  double epsilon = 1e-5;
+  double momentum = 0.1;  // share of the new batch in the running statistics
+  bool residual = false;  // a second input is added before the ReLU
+  bool relu = false;
+};
+struct PoolAttrs {
+  Window window;
+  bool count_pad = true;  // average pooling: padding counts in the divisor
+};
+struct AdaptivePoolAttrs {
+  int out_h = 1, out_w = 1;
+};
+struct DropoutAttrs {
+  double probability = 0.5;
+};
+struct LossAttrs {
+  double label_smoothing = 0.0;
+};
+using Attrs = std::variant<std::monostate, Conv2dAttrs, LinearAttrs, BatchNormAttrs, PoolAttrs, AdaptivePoolAttrs,
+                           DropoutAttrs, LossAttrs>;
+
+struct Value {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::F32;
+};
+
+enum class ParamRole { Weight, Bias, NormScale, NormShift, RunningMean, RunningVariance };
+
+struct Init {
+  enum class Kind { Constant, Normal, Uniform } kind = Kind::Constant;
+  double scale = 0.0;  // the constant, the standard deviation, or the bound
+};
+
+// A parameter or a running statistic, known everywhere by its global name (torchvision's names).
+struct Param {
+  std::string name;
+  Shape shape;
+  ParamRole role = ParamRole::Weight;
+  Init init;
+  bool trainable() const { return role != ParamRole::RunningMean && role != ParamRole::RunningVariance; }
+};
+
+struct Op {
+  std::string name;
+  OpKind kind{};
+  Attrs attrs;
+  std::vector<ValueId> inputs;
+  ValueId output = kNone;
+  std::vector<ParamId> params;
+};
+
+struct Graph {
+  std::string name;
+  DType dtype = DType::F32;
+  std::vector<Value> values;
+  std::vector<Param> params;
+  std::vector<Op> ops;
+  ValueId images = kNone;  // N x C x H x W
+  ValueId labels = kNone;  // N, i32; a negative label marks a row that is not a sample
+  ValueId logits = kNone;
+
+  int64_t batch() const { return values[images].shape[0]; }
+  int64_t trainable_elements() const;
+};
+
+// Multiply-add operations count as two. The arithmetic of one forward, as the direct algorithm does it.
+double forward_flops(const Graph& graph, const Op& op);
+
+}  // namespace millrace::graph
