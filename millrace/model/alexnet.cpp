@@ -1,0 +1,39 @@
+// AlexNet, the one-tower form (Krizhevsky 2014, "One weird trick").
+#include "millrace/model/families.h"
+
+namespace millrace::model {
+
+using graph::Conv2dAttrs;
+using graph::LinearAttrs;
+using graph::ValueId;
+using graph::Window;
+
+ValueId alexnet(graph::Builder& b, const job::Model& model) {
+  auto conv_relu = [&](const std::string& name, ValueId x, int channels, Window window) {
+    const graph::Init init = torch_default(b.shape(x)[1] * window.kernel_h * window.kernel_w);
+    return b.relu(name + ".relu", b.conv(name, x, {.out_channels = channels, .window = window}, init, init));
+  };
+  auto linear = [&](const std::string& name, ValueId x, int features) {
+    const graph::Init init = torch_default(b.shape(x)[1]);
+    return b.linear(name, x, {.out_features = features}, init, init);
+  };
+  const Window pool = Window::square(3, 2);
+
+  ValueId x = conv_relu("features.0", b.images(), 64, Window::square(11, 4, 2));
+  x = b.max_pool("features.2", x, pool);
+  x = conv_relu("features.3", x, 192, Window::square(5, 1, 2));
+  x = b.max_pool("features.5", x, pool);
+  x = conv_relu("features.6", x, 384, Window::square(3, 1, 1));
+  x = conv_relu("features.8", x, 256, Window::square(3, 1, 1));
+  x = conv_relu("features.10", x, 256, Window::square(3, 1, 1));
+  x = b.max_pool("features.12", x, pool);
+  x = b.adaptive_avg_pool("avgpool", x, 6, 6);
+  x = b.flatten("flatten", x);
+  x = b.dropout("classifier.0", x, model.dropout);
+  x = b.relu("classifier.2", linear("classifier.1", x, 4096));
+  x = b.dropout("classifier.3", x, model.dropout);
+  x = b.relu("classifier.5", linear("classifier.4", x, 4096));
+  return linear("classifier.6", x, model.classes);
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,24 @@
+// One function per family: from the images to the logits.
+#pragma once
+
+#include "millrace/graph/builder.h"
+#include "millrace/job/job.h"
+
+namespace millrace::model {
+
+graph::ValueId alexnet(graph::Builder& builder, const job::Model& model);
+graph::ValueId vgg16(graph::Builder& builder, const job::Model& model, bool batch_norm);
+
+struct ResnetShape {
+  std::vector<int> blocks;  // residual blocks per layer group
+  int width;                // channels of the first group; each later group doubles it
+  bool bottleneck;          // 1x1, 3x3, 1x1 with four times the channels out; otherwise two 3x3
+  bool image_stem;          // 7x7 stride 2 and a max-pool; otherwise one 3x3 for small images
+};
+graph::ValueId resnet(graph::Builder& builder, const job::Model& model, const ResnetShape& shape);
+
+// Initialisations with torch's names.
+graph::Init kaiming_normal_fan_out(int out_channels, int kernel);
+graph::Init torch_default(int64_t fan_in);
+
+}  // namespace millrace::model

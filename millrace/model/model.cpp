@@ -1,0 +1,71 @@
+#include "millrace/model/model.h"
+
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "millrace/base/error.h"
+#include "millrace/model/families.h"
+
+namespace millrace::model {
+namespace {
+
+using Family = std::function<graph::ValueId(graph::Builder&, const job::Model&)>;
+
+const std::vector<std::pair<std::string, Family>>& families() {
+  using graph::Builder;
+  static const std::vector<std::pair<std::string, Family>> all{
+      {"alexnet", alexnet},
+      {"vgg16", [](Builder& b, const job::Model& m) { return vgg16(b, m, false); }},
+      {"vgg16_bn", [](Builder& b, const job::Model& m) { return vgg16(b, m, true); }},
+      {"resnet18",
+       [](Builder& b, const job::Model& m) {
+         return resnet(b, m, {{2, 2, 2, 2}, 64, false, true});
+       }},
+      {"resnet34",
+       [](Builder& b, const job::Model& m) {
+         return resnet(b, m, {{3, 4, 6, 3}, 64, false, true});
+       }},
+      {"resnet50",
+       [](Builder& b, const job::Model& m) {
+         return resnet(b, m, {{3, 4, 6, 3}, 64, true, true});
+       }},
+      {"resnet_small",
+       [](Builder& b, const job::Model& m) {
+         return resnet(b, m, {{1, 1, 1}, 16, false, false});
+       }},
+  };
+  return all;
+}
+
+}  // namespace
+
+graph::Init kaiming_normal_fan_out(int out_channels, int kernel) {
+  return {graph::Init::Kind::Normal, std::sqrt(2.0 / (static_cast<double>(out_channels) * kernel * kernel))};
+}
+
+graph::Init torch_default(int64_t fan_in) {
+  return {graph::Init::Kind::Uniform, 1.0 / std::sqrt(static_cast<double>(fan_in))};
+}
+
+const std::vector<std::string>& model_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& [name, family] : families()) all.push_back(name);
+    return all;
+  }();
+  return names;
+}
+
+graph::Graph build(const job::Model& model, int64_t batch, double label_smoothing, DType dtype) {
+  for (const auto& [name, family] : families()) {
+    if (name != model.name) continue;
+    graph::Builder builder(name, batch, model.channels, model.image_size, model.image_size, dtype);
+    const graph::ValueId logits = family(builder, model);
+    builder.softmax_cross_entropy("loss", logits, label_smoothing);
+    return std::move(builder).finish();
+  }
+  fail_input("model.name \"{}\" is not known; write one of {}", model.name, fmt::join(model_names(), ", "));
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,19 @@
+// The models, written against graph::Builder with torchvision's layer names, shapes and initialisation, so
+// that its weight files fit as they are.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "millrace/graph/graph.h"
+#include "millrace/job/job.h"
+
+namespace millrace::model {
+
+// The names `model.name` knows.
+const std::vector<std::string>& model_names();
+
+// The forward graph up to the loss, as the model is written: unfused.
+graph::Graph build(const job::Model& model, int64_t batch, double label_smoothing, DType dtype = DType::F32);
+
+}  // namespace millrace::model
