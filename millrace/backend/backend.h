@@ -1,0 +1,102 @@
+// What a device can do: prepare a node once, bind it to memory once, run it many times.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "millrace/graph/program.h"
+
+namespace millrace::backend {
+
+// What changes from step to step, read by the kernels that need it.
+struct StepContext {
+  uint64_t seed = 0;
+  int64_t step = 0;
+  int64_t first_row = 0;       // of this micro-batch in the step's batch
+  int64_t rows = 0;            // rows of this micro-batch that are samples; the rest is padding
+  double inverse_samples = 1;  // one over the samples of the whole step: the weight of a sample's gradient
+  float learning_rate = 0;
+};
+
+// The optimizer's constants, fixed at preparation.
+struct SgdOptions {
+  float momentum = 0;
+  bool nesterov = false;
+  float weight_decay = 0;
+  bool decoupled = false;  // decay the weight by lr * decay instead of adding to the gradient
+  bool decay_bias = true;
+  bool decay_norm = true;
+  float decay_for(graph::ParamRole role) const {
+    if (role == graph::ParamRole::Bias && !decay_bias) return 0;
+    const bool norm = role == graph::ParamRole::NormScale || role == graph::ParamRole::NormShift;
+    return norm && !decay_norm ? 0 : weight_decay;
+  }
+};
+
+// Where a kernel's operands lie. Alignment is 64 bytes.
+struct Bindings {
+  std::vector<void*> reads;
+  std::vector<void*> writes;
+  void* scratch = nullptr;
+
+  template <typename T>
+  const T* read(int i) const {
+    return static_cast<const T*>(reads[i]);
+  }
+  template <typename T>
+  T* write(int i) const {
+    return static_cast<T*>(writes[i]);
+  }
+};
+
+// One bound kernel: everything but the step is decided.
+using Task = std::function<void(const StepContext&)>;
+
+struct Kernel {
+  std::string algorithm;
+  size_t scratch_bytes = 0;
+  std::function<Task(const Bindings&)> bind;
+};
+
+// A node with what a backend may ask about it.
+struct NodeView {
+  const graph::Graph& graph;
+  const graph::Program& program;
+  const graph::Node& node;
+
+  const Shape& read(int i) const { return program.read_shape(node, i); }
+  const Shape& write(int i) const { return program.write_shape(node, i); }
+  int num_reads() const { return static_cast<int>(node.reads.size()); }
+  int num_writes() const { return static_cast<int>(node.writes.size()); }
+  template <typename A>
+  const A& attrs() const {
+    return std::get<A>(node.attrs);
+  }
+  graph::ParamRole param_role(graph::BufferId buffer) const { return graph.params[program.buffers[buffer].param].role; }
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;
+
+  // Bytes the buffer takes in the layout this backend keeps it in.
+  virtual size_t bytes(const graph::Graph& graph, const graph::Program& program, graph::BufferId buffer) = 0;
+
+  virtual Kernel prepare(const NodeView& view) = 0;
+
+  // Between the backend's layout and the plain one (row-major, f32): parameters, statistics and optimizer slots
+  // in and out, and any other buffer for tests.
+  virtual void upload(const graph::Graph& graph, const graph::Program& program, graph::BufferId buffer,
+                      std::span<const float> plain, void* device) = 0;
+  virtual void download(const graph::Graph& graph, const graph::Program& program, graph::BufferId buffer,
+                        const void* device, std::span<float> plain) = 0;
+
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void release(void* memory, size_t bytes) = 0;
+};
+
+}  // namespace millrace::backend

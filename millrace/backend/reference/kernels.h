@@ -1,0 +1,68 @@
+// The operators of the reference backend, one file each, and what they share. Values are N x C x H x W, convolution
+// weights O x I/groups x KH x KW, linear weights O x I. Long sums run in double whatever the element type.
+#pragma once
+
+#include <utility>
+
+#include "millrace/backend/backend.h"
+#include "millrace/base/error.h"
+
+namespace millrace::backend::reference {
+
+Kernel prepare_conv(const NodeView& view);
+Kernel prepare_linear(const NodeView& view);
+Kernel prepare_batch_norm(const NodeView& view);
+Kernel prepare_relu(const NodeView& view);
+Kernel prepare_max_pool(const NodeView& view);
+Kernel prepare_avg_pool(const NodeView& view);
+Kernel prepare_adaptive_avg_pool(const NodeView& view);
+Kernel prepare_flatten(const NodeView& view);
+Kernel prepare_dropout(const NodeView& view);
+Kernel prepare_add(const NodeView& view);
+Kernel prepare_accumulate(const NodeView& view);
+Kernel prepare_softmax_cross_entropy(const NodeView& view);
+Kernel prepare_sgd_step(const NodeView& view, const SgdOptions& sgd);
+
+// For a pass the operator does not have.
+[[noreturn]] void refuse_pass(const NodeView& view);
+
+// The kernel whose `bind` is `bind<T>(bindings)`, T being the element type. Of every node it is that of the first
+// read: what else a node touches is either the same or of a fixed type (labels, argmax, metrics).
+template <typename Bind>
+Kernel plain_kernel(const NodeView& view, Bind bind) {
+  const graph::Buffer& first = view.program.buffers[view.node.reads[0]];
+  Kernel kernel;
+  kernel.algorithm = "plain loops";
+  if (first.dtype == DType::F32) {
+    kernel.bind = [bind = std::move(bind)](const Bindings& at) -> Task { return bind.template operator()<float>(at); };
+  } else if (first.dtype == DType::F64) {
+    kernel.bind = [bind = std::move(bind)](const Bindings& at) -> Task { return bind.template operator()<double>(at); };
+  } else {
+    fail_input("{}: the reference backend computes in f32 or f64, buffer \"{}\" is {}", view.node.name, first.name,
+               name_of(first.dtype));
+  }
+  return kernel;
+}
+
+// Keeps NaN, so that a run that has diverged shows it.
+template <typename T>
+T relu(T x) {
+  return x < 0 ? T{0} : x;
+}
+
+// Offsets into a row-major N x C x H x W tensor.
+struct Nchw {
+  int64_t n, c, h, w;
+
+  explicit Nchw(const Shape& shape) : n(shape[0]), c(shape[1]), h(shape[2]), w(shape[3]) {}
+  int64_t at(int64_t in, int64_t ic, int64_t ih, int64_t iw) const { return ((in * c + ic) * h + ih) * w + iw; }
+  bool inside(int64_t ih, int64_t iw) const { return ih >= 0 && ih < h && iw >= 0 && iw < w; }
+};
+
+// The input position that cell `k` of the window for output `out` looks at, along one axis; outside the input it is
+// padding.
+inline int64_t window_position(int64_t out, int64_t k, int stride, int pad, int dilation) {
+  return out * stride - pad + k * dilation;
+}
+
+}  // namespace millrace::backend::reference

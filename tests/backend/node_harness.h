@@ -1,0 +1,467 @@
+// Runs one node alone, on any backend: builds a Graph and a Program of that single node by hand (not through
+// autodiff), fills what it reads with random numbers that make sense, poisons what it writes, runs it, and hands the
+// results back plain. The same node on two backends:
+//
+//   expect_same_results(*reference, *cpu, {.kind = OpKind::Relu, .x = {3, 5, 7, 7}}, {.rows = 2}, /*seed=*/1, 1e-5);
+//
+// Buffers have the names of the table in program.h: "x", "w", "dy", ... Header only, as the test binaries are built
+// from *_test.cpp alone.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "millrace/backend/backend.h"
+#include "millrace/base/random.h"
+
+namespace millrace::backend::harness {
+
+using graph::BufferId;
+using graph::BufferRole;
+using graph::OpKind;
+using graph::Pass;
+
+struct NodeSpec {
+  OpKind kind{};
+  Pass pass = Pass::Forward;
+  Shape x = {};  // the operator's first input, batch first; of Accumulate and SgdStep, the parameter
+  graph::Attrs attrs = {};
+  DType dtype = DType::F32;
+  bool saves_for_backward = true;                    // max pooling writes argmax, the loss probabilities
+  bool velocity = true;                              // SgdStep
+  bool gradient_sum = false;                         // SgdStep: dw is a sum over micro-batches
+  graph::ParamRole role = graph::ParamRole::Weight;  // SgdStep: of the parameter
+  std::vector<graph::InPlace> in_place = {};         // taken up, not only permitted
+  std::string name = "node";
+};
+
+// A Graph and a Program that hold one node.
+struct OneNode {
+  graph::Graph graph;
+  graph::Program program;
+
+  const graph::Node& node() const { return program.nodes[0]; }
+  const graph::Buffer& buffer(BufferId id) const { return program.buffers[id]; }
+  NodeView view() const { return {graph, program, node()}; }
+
+  // The buffers a run leaves something in: what the node writes, and the gradient sum that SgdStep clears.
+  std::vector<BufferId> results() const {
+    std::vector<BufferId> ids = node().writes;
+    for (BufferId id : node().reads) {
+      if (node().kind == OpKind::SgdStep && buffer(id).role == BufferRole::GradientSum) ids.push_back(id);
+    }
+    return ids;
+  }
+  bool reads(BufferId id) const {
+    return std::find(node().reads.begin(), node().reads.end(), id) != node().reads.end();
+  }
+};
+
+// The shape of what the operator makes of x.
+inline Shape output_shape(const NodeSpec& spec) {
+  const Shape& x = spec.x;
+  if (const auto* conv = std::get_if<graph::Conv2dAttrs>(&spec.attrs)) {
+    return {x[0], conv->out_channels, conv->window.out_h(x[2]), conv->window.out_w(x[3])};
+  }
+  if (const auto* linear = std::get_if<graph::LinearAttrs>(&spec.attrs)) return {x[0], linear->out_features};
+  if (const auto* pool = std::get_if<graph::PoolAttrs>(&spec.attrs)) {
+    return {x[0], x[1], pool->window.out_h(x[2]), pool->window.out_w(x[3])};
+  }
+  if (const auto* pool = std::get_if<graph::AdaptivePoolAttrs>(&spec.attrs)) {
+    return {x[0], x[1], pool->out_h, pool->out_w};
+  }
+  if (spec.kind == OpKind::Flatten) return {x[0], x.elements() / x[0]};
+  return x;
+}
+
+// Follows the table in program.h.
+class NodeBuilder {
+ public:
+  explicit NodeBuilder(const NodeSpec& spec) : spec_(spec), y_(output_shape(spec)) {
+    one_.graph.name = "one node";
+    one_.graph.dtype = spec.dtype;
+    one_.graph.values = {{"x", spec.x, spec.dtype}, {"y", y_, spec.dtype}};
+    one_.graph.images = 0;
+    one_.graph.ops = {{spec.name, spec.kind, spec.attrs, {0}, 1, {}}};
+    one_.program.nodes = {{spec.kind, spec.pass, 0, spec.attrs, spec.name, {}, {}, spec.in_place}};
+  }
+
+  OneNode build() {
+    switch (spec_.kind) {
+      case OpKind::Conv2d: {
+        const auto& conv = std::get<graph::Conv2dAttrs>(spec_.attrs);
+        weighted({conv.out_channels, spec_.x[1] / conv.groups, conv.window.kernel_h, conv.window.kernel_w}, conv.bias);
+        break;
+      }
+      case OpKind::Linear: {
+        const auto& linear = std::get<graph::LinearAttrs>(spec_.attrs);
+        weighted({linear.out_features, spec_.x[1]}, linear.bias);
+        break;
+      }
+      case OpKind::BatchNorm: batch_norm(); break;
+      case OpKind::MaxPool:
+        if (!backward()) {
+          value_to_value();
+          if (spec_.saves_for_backward) writes("argmax", y_, BufferRole::Activation, DType::U8);
+        } else {
+          reads("dy", y_, BufferRole::Gradient);
+          reads("argmax", y_, BufferRole::Activation, DType::U8);
+          writes("dx", spec_.x, BufferRole::Gradient);
+        }
+        break;
+      case OpKind::Relu:
+        value_to_value();
+        if (backward()) reads("y", y_, BufferRole::Activation);
+        break;
+      case OpKind::AvgPool:
+      case OpKind::AdaptiveAvgPool:
+      case OpKind::Flatten:
+      case OpKind::Dropout: value_to_value(); break;
+      case OpKind::Add:
+        reads("a", y_, BufferRole::Activation);
+        reads("b", y_, BufferRole::Activation);
+        writes("y", y_, BufferRole::Activation);
+        break;
+      case OpKind::SoftmaxCrossEntropy: loss(); break;
+      case OpKind::Accumulate:
+        updates("total", BufferRole::GradientSum);
+        reads("part", spec_.x, BufferRole::WeightGradient, spec_.dtype, graph::ParamRole::Weight);
+        break;
+      case OpKind::SgdStep:
+        updates("w", BufferRole::Weight);
+        reads("dw", spec_.x, spec_.gradient_sum ? BufferRole::GradientSum : BufferRole::WeightGradient, spec_.dtype,
+              spec_.role);
+        if (spec_.velocity) updates("velocity", BufferRole::Velocity);
+        break;
+    }
+    return std::move(one_);
+  }
+
+ private:
+  bool backward() const { return spec_.pass == Pass::InputGrad || spec_.pass == Pass::WeightGrad; }
+
+  // One global parameter per name, so that "dw" finds the role of "w".
+  BufferId add(const std::string& name, const Shape& shape, BufferRole role, DType dtype, graph::ParamRole param_role) {
+    int param = graph::kNone;
+    if (role == BufferRole::Weight || role == BufferRole::Statistic || role == BufferRole::WeightGradient ||
+        role == BufferRole::GradientSum || role == BufferRole::Velocity) {
+      param = static_cast<int>(one_.graph.params.size());
+      one_.graph.params.push_back({name, shape, param_role, {}});
+      one_.graph.ops[0].params.push_back(param);
+    }
+    one_.program.buffers.push_back({name, shape, dtype, role, param});
+    return static_cast<BufferId>(one_.program.buffers.size()) - 1;
+  }
+  BufferId reads(const std::string& name, const Shape& shape, BufferRole role) {
+    return reads(name, shape, role, spec_.dtype);
+  }
+  BufferId reads(const std::string& name, const Shape& shape, BufferRole role, DType dtype,
+                 graph::ParamRole param_role = graph::ParamRole::Weight) {
+    const BufferId id = add(name, shape, role, dtype, param_role);
+    one_.program.nodes[0].reads.push_back(id);
+    return id;
+  }
+  void writes(const std::string& name, const Shape& shape, BufferRole role) { writes(name, shape, role, spec_.dtype); }
+  void writes(const std::string& name, const Shape& shape, BufferRole role, DType dtype,
+              graph::ParamRole param_role = graph::ParamRole::Weight) {
+    one_.program.nodes[0].writes.push_back(add(name, shape, role, dtype, param_role));
+  }
+  // Read and written in one place.
+  void updates(const std::string& name, BufferRole role) {
+    one_.program.nodes[0].writes.push_back(reads(name, spec_.x, role, spec_.dtype, spec_.role));
+  }
+
+  void value_to_value() {
+    if (backward()) {
+      reads("dy", y_, BufferRole::Gradient);
+      writes("dx", spec_.x, BufferRole::Gradient);
+    } else {
+      reads("x", spec_.x, BufferRole::Activation);
+      writes("y", y_, BufferRole::Activation);
+    }
+  }
+
+  void weighted(const Shape& w, bool bias) {
+    const Shape b{w[0]};
+    if (spec_.pass == Pass::InputGrad) {
+      reads("dy", y_, BufferRole::Gradient);
+      reads("w", w, BufferRole::Weight);
+      writes("dx", spec_.x, BufferRole::Gradient);
+    } else if (spec_.pass == Pass::WeightGrad) {
+      reads("x", spec_.x, BufferRole::Activation);
+      reads("dy", y_, BufferRole::Gradient);
+      writes("dw", w, BufferRole::WeightGradient);
+      if (bias) writes("db", b, BufferRole::WeightGradient, spec_.dtype, graph::ParamRole::Bias);
+    } else {
+      reads("x", spec_.x, BufferRole::Activation);
+      reads("w", w, BufferRole::Weight);
+      if (bias) reads("b", b, BufferRole::Weight, spec_.dtype, graph::ParamRole::Bias);
+      writes("y", y_, BufferRole::Activation);
+    }
+  }
+
+  void batch_norm() {
+    const auto& attrs = std::get<graph::BatchNormAttrs>(spec_.attrs);
+    const Shape per_channel{spec_.x[1]}, pair{2, spec_.x[1]};
+    const DType dtype = spec_.dtype;
+    if (spec_.pass == Pass::WeightGrad) {
+      reads("dsums", pair, BufferRole::Gradient);
+      writes("dscale", per_channel, BufferRole::WeightGradient, dtype, graph::ParamRole::NormScale);
+      writes("dshift", per_channel, BufferRole::WeightGradient, dtype, graph::ParamRole::NormShift);
+      return;
+    }
+    if (spec_.pass == Pass::InputGrad) reads("dy", y_, BufferRole::Gradient);
+    reads("x", spec_.x, BufferRole::Activation);
+    reads("scale", per_channel, BufferRole::Weight, dtype, graph::ParamRole::NormScale);
+    reads("shift", per_channel, BufferRole::Weight, dtype, graph::ParamRole::NormShift);
+    if (spec_.pass == Pass::InputGrad) {
+      reads("saved", pair, BufferRole::Activation);
+      if (attrs.residual && attrs.relu) reads("y", y_, BufferRole::Activation);
+      writes("dx", spec_.x, BufferRole::Gradient);
+      writes("dsums", pair, BufferRole::Gradient);
+      if (attrs.residual) writes("dresidual", y_, BufferRole::Gradient);
+      return;
+    }
+    const BufferId mean = reads("mean", per_channel, BufferRole::Statistic, dtype, graph::ParamRole::RunningMean);
+    const BufferId variance =
+        reads("variance", per_channel, BufferRole::Statistic, dtype, graph::ParamRole::RunningVariance);
+    if (attrs.residual) reads("residual", y_, BufferRole::Activation);
+    writes("y", y_, BufferRole::Activation);
+    if (spec_.pass == Pass::Evaluate) return;
+    writes("saved", pair, BufferRole::Activation);
+    one_.program.nodes[0].writes.push_back(mean);
+    one_.program.nodes[0].writes.push_back(variance);
+  }
+
+  void loss() {
+    const bool grad = spec_.pass == Pass::InputGrad;
+    reads(grad ? "probabilities" : "logits", spec_.x, BufferRole::Activation);
+    one_.program.labels = reads("labels", {spec_.x[0]}, BufferRole::Input, DType::I32);
+    if (grad) {
+      writes("dlogits", spec_.x, BufferRole::Gradient);
+      return;
+    }
+    writes("metrics", {graph::kNumMetrics}, BufferRole::Metric, DType::F64);
+    one_.program.metrics = one_.node().writes[0];
+    if (spec_.saves_for_backward) writes("probabilities", spec_.x, BufferRole::Activation);
+  }
+
+  const NodeSpec& spec_;
+  Shape y_;
+  OneNode one_;
+};
+
+inline OneNode build(const NodeSpec& spec) { return NodeBuilder(spec).build(); }
+
+// Plain row-major numbers by buffer name.
+using Plain = std::map<std::string, std::vector<float>>;
+
+// From uniform in [-1, 1) to labels: from -1 (not a sample) to the last class.
+inline void to_labels(int64_t classes, std::vector<float>& values) {
+  for (float& value : values) value = std::floor((value + 1) / 2 * static_cast<float>(classes + 1)) - 1;
+}
+
+inline void to_probabilities(const Shape& shape, std::vector<float>& values) {
+  for (int64_t row = 0; row < shape[0]; ++row) {
+    const std::span<float> p(values.data() + row * shape[1], static_cast<size_t>(shape[1]));
+    float sum = 0;
+    for (float& value : p) sum += value = std::exp(3 * value);
+    for (float& value : p) value /= sum;
+  }
+}
+
+// Some cell of each window that is not padding.
+inline void to_argmax(const graph::Window& window, const Shape& x, const Shape& y, std::vector<float>& values) {
+  const int cells = window.kernel_h * window.kernel_w;
+  for (int64_t i = 0; i < y.elements(); ++i) {
+    const int64_t oh = i / y[3] % y[2], ow = i % y[3];
+    int cell = static_cast<int>((values[i] + 1) / 2 * static_cast<float>(cells));
+    for (int tries = 0; tries < cells; ++tries, cell = (cell + 1) % cells) {
+      const int64_t ih = oh * window.stride_h - window.pad_h + cell / window.kernel_w * window.dilation_h;
+      const int64_t iw = ow * window.stride_w - window.pad_w + cell % window.kernel_w * window.dilation_w;
+      if (ih >= 0 && ih < x[2] && iw >= 0 && iw < x[3]) break;
+    }
+    values[i] = static_cast<float>(cell);
+  }
+}
+
+// What batch normalisation's forward saves of x: mean, then inverse standard deviation, of the first `rows` rows.
+inline void to_saved(double epsilon, const Shape& shape, const std::vector<float>& x, int64_t rows,
+                     std::vector<float>& values) {
+  const int64_t channels = shape[1], area = shape.elements() / (shape[0] * channels);
+  const auto count = static_cast<double>(std::max<int64_t>(rows * area, 1));
+  for (int64_t c = 0; c < channels; ++c) {
+    double sum = 0, squares = 0;
+    for (int64_t n = 0; n < rows; ++n) {
+      for (int64_t i = 0; i < area; ++i) {
+        const double value = x[(n * channels + c) * area + i];
+        sum += value;
+        squares += value * value;
+      }
+    }
+    const double mean = sum / count;
+    values[c] = static_cast<float>(mean);
+    values[channels + c] = static_cast<float>(1 / std::sqrt(squares / count - mean * mean + epsilon));
+  }
+}
+
+// Numbers for what a node reads: uniform in [-1, 1), except where only some numbers make sense.
+inline Plain random_plain(const OneNode& one, const StepContext& context, uint64_t seed) {
+  const NodeView view = one.view();
+  Plain plain;
+  for (BufferId id : one.node().reads) {
+    const graph::Buffer& buffer = one.buffer(id);
+    const RandomStream random(seed, hash_name(buffer.name), 0);
+    std::vector<float>& values = plain[buffer.name];
+    values.resize(buffer.shape.elements());
+    for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * uniform(random.at(i / 4)[i % 4]) - 1;
+    if (buffer.name == "variance") {
+      for (float& value : values) value += 1.5f;
+    } else if (buffer.name == "labels") {
+      to_labels(view.read(0)[1], values);
+    } else if (buffer.name == "probabilities") {
+      to_probabilities(buffer.shape, values);
+    } else if (buffer.name == "argmax") {
+      to_argmax(view.attrs<graph::PoolAttrs>().window, view.write(0), buffer.shape, values);
+    } else if (buffer.name == "saved") {
+      to_saved(view.attrs<graph::BatchNormAttrs>().epsilon, view.read(1), plain.at("x"), context.rows, values);
+    }
+  }
+  return plain;
+}
+
+// One node bound to memory of a backend.
+class NodeRun {
+ public:
+  NodeRun(Backend& backend, const OneNode& one) : backend_(backend), one_(one) {
+    const graph::Node& node = one.node();
+    const auto num_buffers = static_cast<BufferId>(one.program.buffers.size());
+    for (BufferId id = 0; id < num_buffers; ++id) {
+      home_.push_back(id);
+      bytes_.push_back(std::max<size_t>(backend.bytes(one.graph, one.program, id), 1));
+    }
+    for (const graph::InPlace& place : node.in_place) {
+      const BufferId write = node.writes[place.write], read = node.reads[place.read];
+      home_[write] = read;
+      bytes_[read] = std::max(bytes_[read], bytes_[write]);
+    }
+    for (BufferId id = 0; id < num_buffers; ++id) {
+      memory_.push_back(home_[id] == id ? backend.allocate(bytes_[id]) : nullptr);
+    }
+
+    const Kernel kernel = backend.prepare(one.view());
+    scratch_bytes_ = kernel.scratch_bytes;
+    if (scratch_bytes_ > 0) scratch_ = backend.allocate(scratch_bytes_);
+    Bindings bindings;
+    for (BufferId id : node.reads) bindings.reads.push_back(memory(id));
+    for (BufferId id : node.writes) bindings.writes.push_back(memory(id));
+    bindings.scratch = scratch_;
+    task_ = kernel.bind(bindings);
+  }
+  NodeRun(const NodeRun&) = delete;
+  NodeRun& operator=(const NodeRun&) = delete;
+  ~NodeRun() {
+    for (size_t id = 0; id < memory_.size(); ++id) {
+      if (memory_[id]) backend_.release(memory_[id], bytes_[id]);
+    }
+    if (scratch_) backend_.release(scratch_, scratch_bytes_);
+  }
+
+  // Fills what the node reads from `plain`, and poisons what it only writes: with NaN, with 255 where the type has
+  // no NaN. Metrics are added to, so they start from 0.
+  void fill(const Plain& plain) {
+    for (BufferId id : one_.node().writes) {
+      if (one_.reads(id) || home_[id] != id) continue;
+      const graph::Buffer& buffer = one_.buffer(id);
+      const bool has_nan = buffer.dtype == DType::F32 || buffer.dtype == DType::F64;
+      const float poison = has_nan ? std::numeric_limits<float>::quiet_NaN() : 255;
+      upload(id, std::vector<float>(buffer.shape.elements(), buffer.role == BufferRole::Metric ? 0 : poison));
+    }
+    for (BufferId id : one_.node().reads) upload(id, plain.at(one_.buffer(id).name));
+  }
+
+  void run(const StepContext& context) { task_(context); }
+
+  Plain results() const {
+    Plain plain;
+    for (BufferId id : one_.results()) {
+      std::vector<float>& values = plain[one_.buffer(id).name];
+      values.resize(one_.buffer(id).shape.elements());
+      backend_.download(one_.graph, one_.program, id, memory(id), values);
+    }
+    return plain;
+  }
+
+  // Where a buffer lies: for backends that keep it plain and in host memory.
+  void* memory(BufferId id) const { return memory_[home_[id]]; }
+
+ private:
+  void upload(BufferId id, const std::vector<float>& plain) {
+    backend_.upload(one_.graph, one_.program, id, plain, memory(id));
+  }
+
+  Backend& backend_;
+  const OneNode& one_;
+  std::vector<BufferId> home_;  // whose memory a buffer lies in: its own, or that of the read it takes the place of
+  std::vector<size_t> bytes_;
+  std::vector<void*> memory_;
+  void* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
+  Task task_;
+};
+
+// Runs the node twice, so that what the first run left in scratch or in the kernel would show.
+inline Plain run_node(Backend& backend, const OneNode& one, const StepContext& context, const Plain& plain) {
+  NodeRun run(backend, one);
+  for (int times = 0; times < 2; ++times) {
+    run.fill(plain);
+    run.run(context);
+  }
+  return run.results();
+}
+
+// Every result within `tolerance` of the buffer's largest magnitude. In forward passes the rows that are not samples
+// only have to be finite; an argmax there may be anything.
+inline void expect_close(const OneNode& one, const StepContext& context, const Plain& expected, const Plain& actual,
+                         double tolerance) {
+  const bool forward = one.node().pass == Pass::Forward || one.node().pass == Pass::Evaluate;
+  for (BufferId id : one.results()) {
+    const graph::Buffer& buffer = one.buffer(id);
+    const std::vector<float>&want = expected.at(buffer.name), &got = actual.at(buffer.name);
+    ASSERT_EQ(want.size(), got.size()) << buffer.name;
+    const bool has_rows = buffer.name == "y" || buffer.name == "argmax" || buffer.name == "probabilities";
+    if (forward && has_rows) {
+      ASSERT_GT(context.rows, 0) << "without rows nothing is compared: set StepContext::rows";
+    }
+    const size_t compared = forward && has_rows ? want.size() / buffer.shape[0] * context.rows : want.size();
+    float largest = 0;
+    for (size_t i = 0; i < compared; ++i) largest = std::max(largest, std::abs(want[i]));
+    for (size_t i = 0; i < want.size(); ++i) {
+      if (i < compared) {
+        ASSERT_LE(std::abs(want[i] - got[i]), tolerance * largest)
+            << buffer.name << " " << buffer.shape.str() << ", element " << i << ": expected " << want[i] << ", got "
+            << got[i];
+      } else {
+        ASSERT_TRUE(std::isfinite(got[i])) << buffer.name << ", padding element " << i << ": " << got[i];
+      }
+    }
+  }
+}
+
+// The same node and the same random numbers on two backends.
+inline void expect_same_results(Backend& expected, Backend& actual, const NodeSpec& spec, const StepContext& context,
+                                uint64_t seed, double tolerance) {
+  const OneNode one = build(spec);
+  const Plain plain = random_plain(one, context, seed);
+  SCOPED_TRACE(std::string(graph::name_of(spec.kind)) + " " + graph::name_of(spec.pass) + " on x " + spec.x.str());
+  expect_close(one, context, run_node(expected, one, context, plain), run_node(actual, one, context, plain), tolerance);
+}
+
+}  // namespace millrace::backend::harness

@@ -1,0 +1,26 @@
+#include "backend/reference/finite_differences.h"
+
+namespace millrace::backend::harness {
+namespace {
+
+TEST(ReferenceAdd, SumsTwoValuesInAnyPass) {
+  const auto backend = make_reference_backend({});
+  for (Pass pass : {Pass::Forward, Pass::Evaluate, Pass::InputGrad}) {
+    const OneNode one = build({.kind = OpKind::Add, .pass = pass, .x = {1, 3}});
+    const Plain results = run_node(*backend, one, {.rows = 1}, {{"a", {1, 2, 3}}, {"b", {10, -20, 0.5}}});
+    EXPECT_EQ(results.at("y"), (std::vector<float>{11, -18, 3.5}));
+  }
+}
+
+TEST(ReferenceAccumulate, AddsPartToTotal) {
+  const auto backend = make_reference_backend({});
+  const OneNode one = build({.kind = OpKind::Accumulate, .pass = Pass::WeightGrad, .x = {2}});
+  NodeRun run(*backend, one);
+  run.fill({{"total", {1, 2}}, {"part", {10, 20}}});
+  run.run({});
+  run.run({});
+  EXPECT_EQ(run.results().at("total"), (std::vector<float>{21, 42}));
+}
+
+}  // namespace
+}  // namespace millrace::backend::harness
