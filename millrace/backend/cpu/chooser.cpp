@@ -1,0 +1,118 @@
+#include "millrace/backend/cpu/chooser.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace millrace::backend::cpu {
+namespace {
+
+// Memory for a trial, given back to the system afterwards so that it never adds to the run's peak.
+class TrialMemory {
+ public:
+  explicit TrialMemory(size_t bytes) : bytes_(std::max<size_t>(bytes, 64)) {
+    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data_ == MAP_FAILED) throw std::bad_alloc();
+    // Any ordinary number: zeros could be shared pages, and denormals are slow.
+    std::memset(data_, 0x3c, bytes_);
+  }
+  ~TrialMemory() { munmap(data_, bytes_); }
+  TrialMemory(const TrialMemory&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  void* data_;
+};
+
+double run_seconds(const Task& task) {
+  const auto start = std::chrono::steady_clock::now();
+  task(StepContext{});
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Best of three after a warm-up; gives up early on one that is clearly slower than `best`.
+double measure(const Kernel& kernel, Bindings bindings, double best) {
+  const TrialMemory scratch(kernel.scratch_bytes);
+  bindings.scratch = scratch.data();
+  const Task task = kernel.bind(bindings);
+  double seconds = run_seconds(task);
+  if (seconds > 1.5 * best) return seconds;
+  for (int repeat = 0; repeat < 3; ++repeat) seconds = std::min(seconds, run_seconds(task));
+  return seconds;
+}
+
+std::map<std::string, std::string> read_choices(const std::string& file) {
+  std::ifstream stream(file);
+  if (!stream) return {};
+  const auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  std::map<std::string, std::string> choices;
+  if (!json.is_object()) return {};  // a damaged cache is measured again
+  for (const auto& [work, algorithm] : json.items()) {
+    if (algorithm.is_string()) choices[work] = algorithm.get<std::string>();
+  }
+  return choices;
+}
+
+}  // namespace
+
+Chooser::Chooser(std::string file) : file_(std::move(file)), chosen_(read_choices(file_)) {}
+
+Kernel Chooser::choose(const std::string& work, std::vector<Kernel> candidates, const OperandBytes& bytes) {
+  if (candidates.size() == 1) return std::move(candidates[0]);
+  if (const auto known = chosen_.find(work); known != chosen_.end()) {
+    for (Kernel& candidate : candidates) {
+      if (candidate.algorithm == known->second) return std::move(candidate);
+    }
+  }
+  std::vector<std::unique_ptr<TrialMemory>> memory;
+  Bindings bindings;
+  auto provide = [&](const std::vector<size_t>& sizes, std::vector<void*>& pointers) {
+    for (size_t size : sizes) {
+      memory.push_back(std::make_unique<TrialMemory>(size));
+      pointers.push_back(memory.back()->data());
+    }
+  };
+  provide(bytes.reads, bindings.reads);
+  provide(bytes.writes, bindings.writes);
+  double best = std::numeric_limits<double>::infinity();
+  size_t fastest = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const double seconds = measure(candidates[i], bindings, best);
+    if (seconds < best) {
+      best = seconds;
+      fastest = i;
+    }
+  }
+  remember(work, candidates[fastest].algorithm);
+  return std::move(candidates[fastest]);
+}
+
+void Chooser::remember(const std::string& work, const std::string& algorithm) {
+  chosen_[work] = algorithm;
+  if (file_.empty()) return;
+  // Another process may have written meanwhile: its choices stand, ours are added. A cache that cannot be
+  // written is no reason to stop.
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), ignored);
+  auto merged = read_choices(file_);
+  merged.insert(chosen_.begin(), chosen_.end());
+  const std::string temporary = fmt::format("{}.{}", file_, getpid());
+  {
+    std::ofstream stream(temporary);
+    stream << nlohmann::json(merged).dump(1) << '\n';
+    if (!stream) return;
+  }
+  std::filesystem::rename(temporary, file_, ignored);
+}
+
+}  // namespace millrace::backend::cpu

@@ -1,0 +1,32 @@
+// The CPU backend: convolutions and matrix products from oneDNN, the memory-bound operators by hand on the
+// same blocked layout.
+//
+// Layouts. Activations of four axes are stored in channel blocks (nChw16c, or nChw8c without AVX-512), channels
+// padded with zeros that every kernel preserves; network input and everything of two axes is plain. Convolution
+// weights stand in the layout the direct forward kernel wants; other passes reorder them in their scratch where
+// they want another, and that reorder is part of what is measured when an algorithm is chosen.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "millrace/backend/backend.h"
+
+namespace millrace::backend {
+
+// Auto measures direct and Winograd convolution and keeps the faster; the other two take one wherever it exists.
+enum class Convolution { Auto, Direct, Winograd };
+
+struct CpuOptions {
+  int threads = 0;  // 0: all cores
+  Convolution convolution = Convolution::Auto;
+  std::string choices_file = {};  // measured choices are kept here between runs; empty: measured each time
+};
+
+// Throws std::invalid_argument, saying what to install, where oneDNN is not built in.
+std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options, const SgdOptions& sgd);
+
+// Multiply-add rate of all threads together on data in registers: the machine's peak, measured.
+double measure_peak_gflops(int threads);
+
+}  // namespace millrace::backend
