@@ -1,0 +1,33 @@
+// Training state by global name: it knows nothing of stages, replicas or layouts, so a run can be saved under
+// one plan and continued under another.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "millrace/base/shape.h"
+#include "millrace/graph/graph.h"
+
+namespace millrace::state {
+
+struct Tensor {
+  Shape shape;
+  std::vector<float> data;  // row-major
+  bool operator==(const Tensor&) const = default;
+};
+
+struct State {
+  std::map<std::string, Tensor> params;    // parameters and running statistics
+  std::map<std::string, Tensor> velocity;  // of the optimizer; one that is missing is zero
+  int64_t step = 0;                        // steps done
+  int64_t samples = 0;                     // samples seen
+  bool operator==(const State&) const = default;
+};
+
+// Every parameter filled as its Init says. Its numbers depend on the seed and its name alone, not on the other
+// parameters, their order, or the number of threads.
+State initial_state(const graph::Graph& graph, uint64_t seed);
+
+}  // namespace millrace::state

@@ -1,0 +1,76 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/state/safetensors.h"
+#include "state/temporary_folder.h"
+
+namespace millrace::state {
+namespace {
+
+using testing::ThrowsMessage;
+
+graph::Graph tiny_graph() {
+  graph::Graph graph;
+  graph.name = "tiny";
+  for (const auto& [name, shape] : {std::pair<std::string, Shape>("fc.weight", {2, 3}), {"fc.bias", {2}}}) {
+    graph::Param param;
+    param.name = name;
+    param.shape = shape;
+    graph.params.push_back(param);
+  }
+  return graph;
+}
+
+const Tensor kWeight{{2, 3}, {1, 2, 3, 4, 5, 6}};
+const Tensor kBias{{2}, {7, 8}};
+
+class LoadParams : public TemporaryFolder {
+ protected:
+  // Loads these tensors over zeros.
+  State load(const std::map<std::string, Tensor>& tensors) {
+    write_safetensors(path("w"), tensors);
+    State state = initial_state(tiny_graph(), 0);
+    state.step = 5;
+    load_params(path("w"), tiny_graph(), state);
+    return state;
+  }
+};
+
+TEST_F(LoadParams, PutsEveryTensorInItsPlace) {
+  const State state = load({{"fc.weight", kWeight}, {"fc.bias", kBias}});
+  EXPECT_EQ(state.params, (std::map<std::string, Tensor>{{"fc.weight", kWeight}, {"fc.bias", kBias}}));
+  EXPECT_EQ(state.step, 5);
+}
+
+TEST_F(LoadParams, CountersOfTorchAreNoSurprise) {
+  EXPECT_NO_THROW(load({{"fc.weight", kWeight}, {"fc.bias", kBias}, {"bn1.num_batches_tracked", {{}, {3}}}}));
+}
+
+TEST_F(LoadParams, NamesAllThatDoesNotFitInOneLine) {
+  EXPECT_THAT(
+      [this] {
+        load({{"fc.weight", kBias}, {"head.bias", kBias}});
+      },
+      ThrowsMessage<std::invalid_argument>(
+          path("w") + ": does not hold the parameters of tiny: missing fc.bias; unexpected head.bias; "
+                      "of another shape fc.weight is 2 and not 2x3"));
+}
+
+TEST_F(LoadParams, NamesTheFirstFewAndCountsTheRest) {
+  std::map<std::string, Tensor> tensors{{"fc.weight", kWeight}, {"fc.bias", kBias}};
+  for (char c = 'a'; c <= 'h'; ++c) tensors[std::string(1, c)] = kBias;
+  EXPECT_THAT([&] { load(tensors); },
+              ThrowsMessage<std::invalid_argument>(
+                  path("w") + ": does not hold the parameters of tiny: unexpected a, b, c and 5 more"));
+}
+
+TEST_F(LoadParams, AFileThatDoesNotFitChangesNothing) {
+  write_safetensors(path("w"), {{"fc.weight", kWeight}});
+  const State before = initial_state(tiny_graph(), 0);
+  State state = before;
+  EXPECT_THROW(load_params(path("w"), tiny_graph(), state), std::invalid_argument);
+  EXPECT_EQ(state, before);
+}
+
+}  // namespace
+}  // namespace millrace::state
