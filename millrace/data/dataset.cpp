@@ -1,0 +1,29 @@
+#include "millrace/data/dataset.h"
+
+#include "millrace/base/error.h"
+#include "millrace/data/generated.h"
+#include "millrace/data/synthetic.h"
+
+namespace millrace::data {
+
+std::unique_ptr<Dataset> make_dataset(const job::Job& job, Split split) {
+  const ImageFormat format{job.model.channels, job.model.image_size, job.model.classes};
+  const int64_t samples = split == Split::Train ? job.data.train_samples : job.data.test_samples;
+  if (samples < 0) {
+    fail_input("data.{}_samples: {} samples; write 0 or more", split == Split::Train ? "train" : "test", samples);
+  }
+  switch (job.data.kind) {
+    case job::DataKind::Synthetic: {
+      const bool one_batch = split == Split::Train && samples == 0;
+      return std::make_unique<Synthetic>(format, one_batch ? job.batch : samples, one_batch, job.seed, split);
+    }
+    case job::DataKind::Generated:
+      if (split == Split::Train && samples == 0) {
+        fail_input("data.train_samples: generated data needs at least 1 training sample, for example 5000");
+      }
+      return std::make_unique<Generated>(format, samples, job.data.noise, job.seed, split);
+  }
+  fail_input("data.kind: unknown kind of data");
+}
+
+}  // namespace millrace::data
