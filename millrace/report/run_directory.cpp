@@ -1,0 +1,143 @@
+#include "millrace/report/run_directory.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "millrace/base/error.h"
+
+namespace millrace::report {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first two mark a directory as holding a run.
+constexpr std::array kRunFiles = {"summary.json", "job.yaml", "metrics.jsonl"};
+
+// "runs/x/" and "runs/x" are one directory; the parts must be real names to be created one by one.
+fs::path without_trailing_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
+
+bool present(const fs::path& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() != fs::file_type::not_found;
+}
+
+bool holds_run(const fs::path& path) { return present(path / kRunFiles[0]) || present(path / kRunFiles[1]); }
+
+[[noreturn]] void fail_directory(const fs::path& path, const fs::path& part, const std::string& reason) {
+  const std::string where = path == part ? "" : fmt::format("{} ", part.string());
+  fail_input("output directory {}: {}{}; choose another with --out", path.string(), where, reason);
+}
+
+void require_directory(const fs::path& path, const fs::path& part) {
+  std::error_code error;
+  const fs::file_type type = fs::status(part, error).type();
+  if (type == fs::file_type::none) fail_directory(path, part, fmt::format("cannot be reached: {}", error.message()));
+  if (type != fs::file_type::directory) fail_directory(path, part, "is not a directory");
+}
+
+// mkdir for `path` and what is missing above it; takes back what it made if a part fails. False when `path` itself
+// is there already.
+bool make_directories(const fs::path& path) {
+  std::vector<fs::path> missing;
+  for (fs::path part = path; !part.empty() && !present(part); part = part.parent_path()) missing.push_back(part);
+  for (auto part = missing.rbegin(); part != missing.rend(); ++part) {
+    if (::mkdir(part->c_str(), 0777) == 0) continue;
+    const int error = errno;
+    if (error == EEXIST && *part != path) continue;  // another run makes the same parents
+    if (error == EEXIST) return false;
+    for (auto made = part; made != missing.rbegin(); --made) ::rmdir(std::prev(made)->c_str());
+    fail_directory(path, *part, fmt::format("cannot be created: {}", std::strerror(error)));
+  }
+  return !missing.empty();
+}
+
+}  // namespace
+
+void check_run_directory(const fs::path& wanted, bool overwrite) {
+  if (wanted.empty()) fail_input("output directory: the name is empty; write --out DIR");
+  const fs::path path = without_trailing_slash(wanted);
+  if (present(path)) {
+    require_directory(path, path);
+    if (!overwrite && holds_run(path)) {
+      fail_input("output directory {}: already holds a run; choose another with --out or replace it with --overwrite",
+                 path.string());
+    }
+  }
+  // What is there already, from here upwards, must let us write.
+  fs::path part = path;
+  while (!part.empty() && !present(part)) part = part.parent_path();
+  if (part.empty()) part = ".";
+  require_directory(path, part);
+  if (::access(part.c_str(), W_OK | X_OK) != 0) {
+    fail_directory(path, part, fmt::format("cannot be written: {}", std::strerror(errno)));
+  }
+}
+
+void write_file(const fs::path& path, std::string_view text) {
+  const fs::path temporary = path.parent_path() / fmt::format(".{}.{}", path.filename().string(), ::getpid());
+  const auto fail = [&](const char* what, int error) {
+    ::unlink(temporary.c_str());
+    fail_run("{}: cannot {}: {}", path.string(), what, std::strerror(error));
+  };
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file < 0) fail("be written", errno);
+  while (!text.empty()) {
+    const ssize_t count = ::write(file, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int error = errno;
+      ::close(file);
+      fail("be written", error);
+    }
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+  // Without the sync a crash of the machine may keep the new name and lose the bytes.
+  const int synced = ::fsync(file) == 0 ? 0 : errno;
+  const int closed = ::close(file) == 0 ? 0 : errno;
+  if (synced != 0 && synced != EINVAL) fail("be written", synced);
+  if (closed != 0) fail("be written", closed);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("be replaced", errno);
+}
+
+RunDirectory RunDirectory::create(const fs::path& wanted, bool overwrite) {
+  check_run_directory(wanted, overwrite);
+  const fs::path path = without_trailing_slash(wanted);
+  if (!make_directories(path) && overwrite) {
+    for (const char* file : kRunFiles) {
+      if (present(path / file) && ::unlink((path / file).c_str()) != 0) {
+        fail_directory(path, path / file, fmt::format("cannot be removed: {}", std::strerror(errno)));
+      }
+    }
+  }
+  return RunDirectory(path);
+}
+
+RunDirectory RunDirectory::create_numbered(std::string_view job_name, const fs::path& parent) {
+  for (int number = 1;; ++number) {
+    const fs::path path = parent / fmt::format("{}-{}", job_name, number);
+    if (present(path)) continue;
+    check_run_directory(path, false);
+    // mkdir decides between runs that start at the same moment.
+    if (make_directories(path)) return RunDirectory(path);
+  }
+}
+
+MetricsLog::MetricsLog(const RunDirectory& directory)
+    : path_(directory.path() / "metrics.jsonl"), out_(path_, std::ios::app) {
+  if (!out_) fail_run("{}: cannot be written: {}", path_.string(), std::strerror(errno));
+}
+
+void MetricsLog::append(const nlohmann::ordered_json& record) {
+  out_ << record.dump() + "\n" << std::flush;
+  if (!out_) fail_run("{}: cannot be written: {}", path_.string(), std::strerror(errno));
+}
+
+}  // namespace millrace::report

@@ -1,0 +1,51 @@
+// The directory a run writes to. It holds one run: the resolved job, metrics, checkpoints and summary.json.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace millrace::report {
+
+// Throws std::invalid_argument with one line if a run cannot go to `path`: it is no directory, cannot be written,
+// or already holds a run and `overwrite` is false. Changes nothing, so it can be asked before any work is done.
+void check_run_directory(const std::filesystem::path& path, bool overwrite);
+
+// Replaces the file's content in one piece: whoever reads it sees the old text or the new, never half of it.
+void write_file(const std::filesystem::path& path, std::string_view text);
+
+class RunDirectory {
+ public:
+  // Creates `path` after check_run_directory(). With `overwrite` the files of the run that was there are removed
+  // first, and only those. On failure nothing is left behind.
+  static RunDirectory create(const std::filesystem::path& path, bool overwrite = false);
+
+  // Creates `parent`/<job_name>-<n> with the first n from 1 that is free.
+  static RunDirectory create_numbered(std::string_view job_name, const std::filesystem::path& parent = "runs");
+
+  const std::filesystem::path& path() const { return path_; }
+
+  void write(std::string_view file, std::string_view text) const { write_file(path_ / file, text); }
+
+ private:
+  explicit RunDirectory(std::filesystem::path path) : path_(std::move(path)) {}
+
+  std::filesystem::path path_;
+};
+
+// metrics.jsonl: one JSON object a line, written through at once so that a run can be watched and a crash loses
+// nothing.
+class MetricsLog {
+ public:
+  explicit MetricsLog(const RunDirectory& directory);
+
+  void append(const nlohmann::ordered_json& record);
+
+ private:
+  std::filesystem::path path_;
+  std::ofstream out_;
+};
+
+}  // namespace millrace::report

@@ -1,0 +1,51 @@
+// What a run came to: the numbers of summary.json and of the table printed at the end.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "millrace/report/percentiles.h"
+
+namespace millrace::report {
+
+struct PeakBytes {
+  int64_t planned = 0;   // by the arena and everything else planned before the run
+  int64_t measured = 0;  // the process's peak above its baseline
+  int64_t process = 0;   // the process's peak, with code and libraries
+};
+
+struct Accuracy {
+  double top1 = 0, top5 = 0;  // fractions, 0 to 1
+};
+
+struct Summary {
+  std::string model;
+  std::string device;
+  std::string precision;
+  int64_t batch = 0;
+  int threads = 0;
+  uint64_t seed = 0;
+  int64_t parameters = 0;
+
+  int64_t steps = 0;
+  int64_t samples = 0;            // trained on, counted
+  std::optional<double> epoch_s;  // seconds of one epoch of training, the mean; empty when none was finished
+  double samples_per_s = 0;
+  Percentiles step_ms;
+  double gflops = 0;           // per second
+  double data_wait_share = 0;  // of the time, waiting for data: 0 to 1
+  PeakBytes peak_bytes;
+
+  std::optional<double> loss;        // of the last steps
+  std::optional<Accuracy> accuracy;  // empty when nothing was evaluated
+};
+
+// Keys as scripts rely on them; null for what was not measured, and for a loss that is not a number.
+nlohmann::ordered_json to_json(const Summary& summary);
+
+// Two columns, for people.
+std::string render_table(const Summary& summary);
+
+}  // namespace millrace::report
