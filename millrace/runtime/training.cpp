@@ -1,0 +1,190 @@
+#include "millrace/runtime/training.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "millrace/backend/cpu/cpu_backend.h"
+#include "millrace/backend/reference/reference_backend.h"
+#include "millrace/graph/fuse.h"
+#include "millrace/job/lr_schedule.h"
+#include "millrace/model/model.h"
+#include "millrace/state/safetensors.h"
+
+namespace millrace::runtime {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+int thread_count(const job::Job& job) {
+  return job.threads > 0 ? job.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+// Choices hold for a machine and a number of threads.
+std::string choices_file(int threads) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  std::filesystem::path folder;
+  if (cache && *cache) {
+    folder = cache;
+  } else if (home && *home) {
+    folder = std::filesystem::path(home) / ".cache";
+  } else {
+    return {};
+  }
+  return folder / "millrace" / ("kernels-" + std::to_string(threads) + "-threads.json");
+}
+
+backend::SgdOptions sgd_options(const job::Optimizer& optimizer) {
+  return {static_cast<float>(optimizer.momentum),
+          optimizer.nesterov,
+          static_cast<float>(optimizer.weight_decay),
+          optimizer.decoupled,
+          optimizer.decay_bias,
+          optimizer.decay_norm};
+}
+
+}  // namespace
+
+std::unique_ptr<backend::Backend> make_backend(const job::Job& job) {
+  const backend::SgdOptions sgd = sgd_options(job.optimizer);
+  if (job.device == job::Device::Reference) return backend::make_reference_backend(sgd);
+  const int threads = thread_count(job);
+  const bool winograd = job.backend.winograd == job::Winograd::Auto;
+  return backend::make_cpu_backend({threads, winograd ? backend::Convolution::Auto : backend::Convolution::Direct,
+                                    job.backend.remember ? choices_file(threads) : std::string()},
+                                   sgd);
+}
+
+Training::Training(const job::Job& job, const MachineLimit& limit) : job_(job), threads_(thread_count(job)) {
+  graph_ = graph::fuse(model::build(job.model, job.batch / job.parallel.microbatches, job.loss.label_smoothing));
+  train_data_ = data::make_dataset(job, data::Split::Train);
+  if (job.data.kind == job::DataKind::Generated && job.data.test_samples > 0) {
+    test_data_ = data::make_dataset(job, data::Split::Test);
+  }
+
+  const int64_t batches = (train_data_->size() + job.batch - 1) / job.batch;
+  steps_per_epoch_ = static_cast<double>(batches);
+  total_steps_ = job.steps > 0 ? job.steps : static_cast<int64_t>(std::ceil(job.epochs * steps_per_epoch_ - 1e-9));
+
+  backend_ = make_backend(job);
+  SessionOptions options;
+  options.microbatches = job.parallel.microbatches;
+  options.velocity = job.optimizer.momentum > 0;
+  options.evaluates = test_data_ != nullptr;
+  options.seed = job.seed;
+  options.memory_limit = limit.memory_bytes;
+  options.limit_reason = limit.source;
+  session_ = std::make_unique<Session>(graph_, *backend_, options);
+  load_parameters();
+
+  if (train_data_->one_fixed_batch() && job.parallel.microbatches == 1) {
+    fill_directly();
+  } else {
+    loader_ = std::make_unique<data::Loader>(*train_data_, data::LoaderOptions{job.batch, job.seed, true, 0});
+  }
+}
+
+Training::~Training() = default;
+
+void Training::load_parameters() {
+  {
+    state::State state = state::initial_state(graph_, job_.seed);
+    if (!job_.model.init.empty()) state::load_params(job_.model.init, graph_, state);
+    session_->load(state);
+  }
+  malloc_trim(0);  // the host copy goes back to the system, or it would stay on top of what was planned
+}
+
+void Training::fill_directly() {
+  std::vector<int64_t> samples(static_cast<size_t>(job_.batch));
+  std::iota(samples.begin(), samples.end(), 0);
+  train_data_->fill(samples, 0, session_->images(), session_->labels());
+}
+
+size_t Training::planned_bytes() const {
+  const auto loader = loader_ ? data::Loader::buffer_bytes(*train_data_, job_.batch) : 0;
+  return session_->memory().planned_bytes + static_cast<size_t>(loader);
+}
+
+double Training::step_flops() const {
+  double flops = 0;
+  for (const graph::Node& node : session_->training_program().nodes) {
+    const graph::Op& op = graph_.ops[node.op];
+    if (node.kind == op.kind) flops += graph::forward_flops(graph_, op);
+  }
+  return flops * job_.parallel.microbatches;
+}
+
+TrainingResult Training::run(const Observer& observer) {
+  TrainingResult result;
+  const int64_t micro = graph_.batch();
+  const int64_t image_elements = train_data_->image_elements();
+  const auto epoch_steps = static_cast<int64_t>(steps_per_epoch_);
+  const int64_t evaluate_every =
+      std::max<int64_t>(job_.eval.every_epochs > 0 ? std::llround(job_.eval.every_epochs * steps_per_epoch_) : 0, 0);
+  Metrics stretch;
+  for (int64_t step = 0; step < total_steps_; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    const data::Batch* batch = loader_ ? &loader_->next() : nullptr;
+    const int64_t rows = batch ? batch->rows : job_.batch;
+    const double lr = job::learning_rate(job_.optimizer, job_.schedule, step, steps_per_epoch_, total_steps_);
+    const Metrics metrics = session_->train_step(step, rows, lr, [&](int m) {
+      const int64_t first = m * micro;
+      if (batch) {
+        std::memcpy(session_->images(), batch->images.data() + first * image_elements,
+                    static_cast<size_t>(micro * image_elements) * sizeof(float));
+        std::memcpy(session_->labels(), batch->labels.data() + first, static_cast<size_t>(micro) * sizeof(int32_t));
+      }
+      return std::clamp<int64_t>(rows - first, 0, micro);
+    });
+    const double seconds = seconds_since(start);
+    result.steps = step + 1;
+    result.samples += static_cast<int64_t>(metrics.rows);
+    result.train_s += seconds;
+    if (step % epoch_steps == 0) stretch = {};
+    stretch += metrics;
+    result.last = stretch;
+    observer.on_step({step, static_cast<double>(step + 1) / steps_per_epoch_, seconds, lr, metrics});
+
+    const bool due = evaluate_every > 0 && (step + 1) % evaluate_every == 0;
+    if (test_data_ && (due || step + 1 == total_steps_)) {
+      result.evaluation = evaluate();
+      observer.on_evaluation(static_cast<double>(step + 1) / steps_per_epoch_, *result.evaluation);
+    }
+  }
+  result.data_wait_s = loader_ ? loader_->waited_s() : 0;
+  return result;
+}
+
+Metrics Training::evaluate() {
+  Metrics total;
+  const int64_t rows = graph_.batch();
+  std::vector<int64_t> samples;
+  for (int64_t first = 0; first < test_data_->size(); first += rows) {
+    const int64_t count = std::min(rows, test_data_->size() - first);
+    samples.resize(static_cast<size_t>(count));
+    std::iota(samples.begin(), samples.end(), first);
+    test_data_->fill(samples, 0, session_->images(), session_->labels());
+    total += session_->evaluate(count);
+  }
+  return total;
+}
+
+state::State Training::state() const {
+  state::State state;
+  session_->store(state);
+  return state;
+}
+
+}  // namespace millrace::runtime
