@@ -1,0 +1,175 @@
+// millrace bench: how fast a job's steps run on this machine, and where their time goes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/measure.h"
+#include "millrace/backend/cpu/cpu_backend.h"
+#include "millrace/base/error.h"
+#include "millrace/job/reader.h"
+#include "millrace/report/percentiles.h"
+#include "millrace/report/table.h"
+#include "millrace/report/units.h"
+#include "millrace/runtime/training.h"
+
+namespace millrace::cli {
+namespace {
+
+struct BenchArguments {
+  JobArguments job;
+  int warmup = 2;
+  bool layers = false;
+  std::string json;
+};
+
+struct KindTime {
+  std::string name;
+  double seconds = 0;
+  double flops = 0;
+};
+
+struct Measured {
+  std::vector<double> step_ms;
+  double timed_step_s = 0;  // mean wall time of the steps whose nodes were timed
+  std::vector<KindTime> kinds;
+  double in_kernels_s = 0;  // per timed step
+  report::PeakBytes peak;
+};
+
+std::vector<KindTime> by_kind(const runtime::Training& training, const std::vector<runtime::NodeTime>& times,
+                              int steps) {
+  std::map<std::string, KindTime> kinds;
+  for (const runtime::NodeTime& time : times) {
+    const std::string name = fmt::format("{} {}", name_of(time.node->kind), name_of(time.node->pass));
+    KindTime& kind = kinds[name];
+    kind.name = name;
+    kind.seconds += time.seconds / steps;
+    const graph::Op& op = training.graph().ops[time.node->op];
+    if (time.node->kind == op.kind) kind.flops += graph::forward_flops(training.graph(), op);
+  }
+  std::vector<KindTime> sorted;
+  for (auto& [name, kind] : kinds) sorted.push_back(kind);
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  return sorted;
+}
+
+std::string layer_table(const runtime::Training& training, const std::vector<runtime::NodeTime>& times, int steps) {
+  report::Table table({"layer", "operator", "pass", "algorithm", "ms", "GFLOP/s"});
+  for (const runtime::NodeTime& time : times) {
+    const graph::Op& op = training.graph().ops[time.node->op];
+    const double flops = time.node->kind == op.kind ? graph::forward_flops(training.graph(), op) : 0;
+    const double seconds = time.seconds / steps;
+    table.add({time.node->name, name_of(time.node->kind), name_of(time.node->pass), time.algorithm,
+               fmt::format("{:.2f}", seconds * 1e3), flops > 0 ? fmt::format("{:.0f}", flops / seconds * 1e-9) : "-"});
+  }
+  return table.str();
+}
+
+void bench(const BenchArguments& arguments) {
+  constexpr int kTimedSteps = 2;
+  job::Job job = job::read_job(arguments.job.path, arguments.job.sets);
+  const int64_t steps = job.steps > 0 ? job.steps : 10;
+  job.steps = arguments.warmup + steps + kTimedSteps;
+  job.eval.every_epochs = 0;
+  job.data.test_samples = 0;
+  std::ofstream json_file;
+  if (!arguments.json.empty()) {
+    json_file.open(arguments.json);
+    if (!json_file) fail_input("--json {}: cannot be written", arguments.json);
+  }
+
+  Measured measured;
+  const MemoryMeter memory_meter;
+  runtime::Training training(job, machine_limit());
+  runtime::Observer observer;
+  observer.on_step = [&](const runtime::StepReport& step) {
+    const int64_t i = step.step - arguments.warmup;
+    if (i >= 0 && i < steps) measured.step_ms.push_back(step.seconds * 1e3);
+    if (i >= steps) measured.timed_step_s += step.seconds / kTimedSteps;
+    if (i == steps - 1) {
+      measured.peak = memory_meter.peak(training);
+      training.session().time_nodes(true);
+    }
+  };
+  const runtime::TrainingResult result = training.run(observer);
+  const auto& times = training.session().node_times();
+  measured.kinds = by_kind(training, times, kTimedSteps);
+  for (const KindTime& kind : measured.kinds) measured.in_kernels_s += kind.seconds;
+
+  const report::Percentiles step_ms = report::percentiles(measured.step_ms);
+  const double samples_per_s = static_cast<double>(job.batch) / step_ms.p50 * 1e3;
+  const double gflops = training.step_flops() / step_ms.p50 * 1e-6;
+  const double peak_gflops = job.device == job::Device::Cpu ? backend::measure_peak_gflops(training.threads()) : 0;
+  const double outside = std::max(0.0, 1.0 - measured.in_kernels_s / measured.timed_step_s);
+  const report::PeakBytes& peak = measured.peak;
+
+  if (arguments.layers) fmt::print("{}\n", layer_table(training, times, kTimedSteps));
+  report::Table table;
+  table.add({"model", fmt::format("{}, {} parameters", job.model.name, report::human_large(training.parameters()))});
+  table.add({"batch", fmt::format("{}, {} threads", job.batch, training.threads())});
+  table.add({"speed", fmt::format("{:.2f} samples/s (median of {} steps)", samples_per_s, steps)});
+  table.add(
+      {"step", fmt::format("p10 {:.1f} ms   p50 {:.1f} ms   p90 {:.1f} ms", step_ms.p10, step_ms.p50, step_ms.p90)});
+  if (peak_gflops > 0) {
+    table.add({"arithmetic", fmt::format("{:.0f} GFLOP/s, {:.0f}% of the measured peak of {:.0f} (Winograd needs fewer "
+                                         "operations than are counted)",
+                                         gflops, 100 * gflops / peak_gflops, peak_gflops)});
+  }
+  table.add({"memory", fmt::format("planned {}, measured {} ({:+.1f}%)", report::human_bytes(peak.planned),
+                                   report::human_bytes(peak.measured),
+                                   100.0 * static_cast<double>(peak.measured - peak.planned) /
+                                       static_cast<double>(peak.planned))});
+  table.add({"outside kernels", fmt::format("{:.2f}% of a step", 100 * outside)});
+  fmt::print("{}\n", table.str());
+
+  report::Table kinds({"operator", "ms/step", "share", "GFLOP/s"});
+  for (const KindTime& kind : measured.kinds) {
+    kinds.add({kind.name, fmt::format("{:.2f}", kind.seconds * 1e3),
+               fmt::format("{:.1f}%", 100 * kind.seconds / measured.timed_step_s),
+               kind.flops > 0 ? fmt::format("{:.0f}", kind.flops / kind.seconds * 1e-9) : "-"});
+  }
+  fmt::print("{}\n", kinds.str());
+  report::Table memory({"memory at the peak", "MiB"});
+  for (const auto& item : training.session().memory().items) {
+    memory.add({item.what, fmt::format("{:.1f}", static_cast<double>(item.bytes) / (1 << 20))});
+  }
+  fmt::print("{}", memory.str());
+
+  if (!json_file.is_open()) return;
+  nlohmann::ordered_json json{
+      {"model", job.model.name},
+      {"batch", job.batch},
+      {"threads", training.threads()},
+      {"parameters", training.parameters()},
+      {"samples_per_s", samples_per_s},
+      {"step_ms", {{"p10", step_ms.p10}, {"p50", step_ms.p50}, {"p90", step_ms.p90}}},
+      {"gflops", gflops},
+      {"peak_gflops", peak_gflops},
+      {"peak_bytes", {{"planned", peak.planned}, {"measured", peak.measured}, {"process", peak.process}}},
+      {"outside_kernels_share", outside},
+      {"loss", result.last.loss()},
+  };
+  for (const KindTime& kind : measured.kinds) json["operators_ms"][kind.name] = kind.seconds * 1e3;
+  for (const auto& item : training.session().memory().items) json["memory_bytes"][item.what] = item.bytes;
+  json_file << json.dump(2) << '\n';
+  if (!json_file.flush()) fail_run("--json {}: writing failed", arguments.json);
+}
+
+}  // namespace
+
+void declare_bench(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<BenchArguments>();
+  CLI::App* command = app.add_subcommand("bench", "Measure how fast a job's steps run and where their time goes");
+  arguments->job.declare(*command);
+  command->add_option("--warmup", arguments->warmup, "Steps before the measured ones")->capture_default_str();
+  command->add_flag("--layers", arguments->layers, "Also print every layer and pass");
+  command->add_option("--json", arguments->json, "Write the record here")->type_name("FILE");
+  command->callback([arguments, &action] { action = [arguments] { bench(*arguments); }; });
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,23 @@
+// The subcommands: each declares its options on the parser and leaves what to do in `action`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace millrace::cli {
+
+using Action = std::function<void()>;
+
+// What every command that takes a job takes.
+struct JobArguments {
+  std::string path;
+  std::vector<std::string> sets;
+  void declare(CLI::App& command);
+};
+
+void declare_train(CLI::App& app, Action& action);
+void declare_bench(CLI::App& app, Action& action);
+
+}  // namespace millrace::cli

@@ -1,0 +1,161 @@
+// millrace train: runs a job and leaves a run directory behind.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/measure.h"
+#include "millrace/job/reader.h"
+#include "millrace/report/progress.h"
+#include "millrace/report/run_directory.h"
+#include "millrace/report/summary.h"
+#include "millrace/report/units.h"
+#include "millrace/runtime/training.h"
+#include "millrace/state/safetensors.h"
+
+namespace millrace::cli {
+namespace {
+
+struct TrainArguments {
+  JobArguments job;
+  std::string out;
+  std::string json;
+  bool overwrite = false;
+};
+
+std::optional<report::Accuracy> accuracy_of(const std::optional<runtime::Metrics>& metrics) {
+  if (!metrics || metrics->rows == 0) return std::nullopt;
+  return report::Accuracy{metrics->top1 / metrics->rows, metrics->top5 / metrics->rows};
+}
+
+// Draws progress and writes metrics.jsonl while the job runs.
+class Watcher {
+ public:
+  Watcher(const job::Job& job, const runtime::Training& training, const report::RunDirectory& directory)
+      : training_(training), log_(directory) {
+    shown_.phase = "train";
+    shown_.steps = training.total_steps();
+    if (job.steps == 0) shown_.epochs = static_cast<int64_t>(job.epochs + 0.999);
+  }
+
+  runtime::Observer observer() {
+    runtime::Observer observer;
+    observer.on_step = [this](const runtime::StepReport& step) { on_step(step); };
+    observer.on_evaluation = [this](double epoch, const runtime::Metrics& metrics) { on_evaluation(epoch, metrics); };
+    return observer;
+  }
+
+  const std::vector<double>& step_ms() const { return step_ms_; }
+  void finish() { progress_.finish(); }
+
+ private:
+  void on_step(const runtime::StepReport& step) {
+    step_ms_.push_back(step.seconds * 1e3);
+    pace_.step(step.seconds, static_cast<int64_t>(step.metrics.rows));
+    // A single batch is noisy: what is shown follows the last twenty or so.
+    const double keep = step.step == 0 ? 0.0 : 0.95;
+    const double accuracy = step.metrics.rows > 0 ? step.metrics.top1 / step.metrics.rows : 0;
+    shown_.loss = keep * shown_.loss.value_or(0) + (1 - keep) * step.metrics.loss();
+    shown_.accuracy = keep * shown_.accuracy.value_or(0) + (1 - keep) * accuracy;
+    shown_.epoch = static_cast<int64_t>(static_cast<double>(step.step) / training_.steps_per_epoch()) + 1;
+    shown_.step = step.step + 1;
+    shown_.samples_per_s = pace_.samples_per_s();
+    shown_.seconds_left = pace_.seconds_left(training_.total_steps() - step.step - 1);
+    progress_.update(shown_);
+    log_.append({{"step", step.step},
+                 {"epoch", step.epoch},
+                 {"loss", step.metrics.loss()},
+                 {"top1", accuracy},
+                 {"lr", step.learning_rate},
+                 {"seconds", step.seconds}});
+  }
+
+  void on_evaluation(double epoch, const runtime::Metrics& metrics) {
+    const auto accuracy = accuracy_of(metrics);
+    if (!accuracy) return;
+    progress_.note(fmt::format("epoch {:.4g}: test loss {:.4f}, top-1 {}, top-5 {}", epoch, metrics.loss(),
+                               report::human_percent(accuracy->top1), report::human_percent(accuracy->top5)));
+    log_.append({{"epoch", epoch},
+                 {"test_loss", metrics.loss()},
+                 {"test_top1", accuracy->top1},
+                 {"test_top5", accuracy->top5}});
+  }
+
+  const runtime::Training& training_;
+  report::MetricsLog log_;
+  report::Progress progress_;
+  report::ProgressState shown_;
+  report::Pace pace_;
+  std::vector<double> step_ms_;
+};
+
+report::Summary summarise(const job::Job& job, const runtime::Training& training, const runtime::TrainingResult& result,
+                          const std::vector<double>& step_ms, const MemoryMeter& memory) {
+  report::Summary summary;
+  summary.model = job.model.name;
+  summary.device = job.device == job::Device::Cpu ? "cpu" : "reference";
+  summary.precision = "fp32";
+  summary.batch = job.batch;
+  summary.threads = training.threads();
+  summary.seed = job.seed;
+  summary.parameters = training.parameters();
+  summary.steps = result.steps;
+  summary.samples = result.samples;
+  summary.samples_per_s = static_cast<double>(result.samples) / result.train_s;
+  summary.step_ms = report::percentiles(step_ms);
+  summary.gflops = training.step_flops() / summary.step_ms.p50 * 1e-6;
+  summary.data_wait_share = result.data_wait_s / result.train_s;
+  summary.peak_bytes = memory.peak(training);
+  summary.loss = result.last.loss();
+  summary.accuracy = accuracy_of(result.evaluation);
+  if (static_cast<double>(result.steps) >= training.steps_per_epoch()) {
+    summary.epoch_s = result.train_s / static_cast<double>(result.steps) * training.steps_per_epoch();
+  }
+  return summary;
+}
+
+void train(const TrainArguments& arguments) {
+  const job::Job job = job::read_job(arguments.job.path, arguments.job.sets);
+  if (!arguments.out.empty()) report::check_run_directory(arguments.out, arguments.overwrite);
+
+  const MemoryMeter memory;
+  runtime::Training training(job, machine_limit());
+  const report::RunDirectory directory = arguments.out.empty()
+                                             ? report::RunDirectory::create_numbered(job.name)
+                                             : report::RunDirectory::create(arguments.out, arguments.overwrite);
+  directory.write("job.yaml", job::to_yaml(job));
+  fmt::print("{}: {}, {} parameters, batch {}, {} steps, {} planned; writing to {}\n", job.name, job.model.name,
+             report::human_large(training.parameters()), job.batch, training.total_steps(),
+             report::human_bytes(static_cast<int64_t>(training.planned_bytes())), directory.path().string());
+  std::fflush(stdout);
+
+  Watcher watcher(job, training, directory);
+  const runtime::TrainingResult result = training.run(watcher.observer());
+  watcher.finish();
+
+  const report::Summary summary = summarise(job, training, result, watcher.step_ms(), memory);
+  state::write_safetensors(directory.path() / "model.safetensors", training.state().params);
+  const std::string json = report::to_json(summary).dump(2) + "\n";
+  directory.write("summary.json", json);
+  if (!arguments.json.empty()) report::write_file(arguments.json, json);
+  fmt::print("{}", report::render_table(summary));
+}
+
+}  // namespace
+
+void declare_train(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* command = app.add_subcommand("train", "Train a model");
+  arguments->job.declare(*command);
+  command->add_option("--out", arguments->out, "The run directory (default: runs/<job>-<n>)")->type_name("DIR");
+  command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --out already holds");
+  command->add_option("--json", arguments->json, "Also write the summary here")->type_name("FILE");
+  command->footer(
+      "A run directory holds job.yaml (as resolved), metrics.jsonl, model.safetensors and summary.json.\n"
+      "`millrace keys` lists every key of a job.");
+  command->callback([arguments, &action] { action = [arguments] { train(*arguments); }; });
+}
+
+}  // namespace millrace::cli
