@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds and runs all tests: ./test.sh [preset ...], presets release (the default), debug,
+# asan (with ubsan) and tsan.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+presets=("$@")
+[ $# -gt 0 ] || presets=(release)
+tools/install_dependencies.sh
+for preset in "${presets[@]}"; do
+  echo "== $preset"
+  [ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" >/dev/null
+  cmake --build --preset "$preset" | tail -n 1
+  ctest --test-dir "build/$preset" --output-on-failure --parallel "$(nproc)" --progress
+done
