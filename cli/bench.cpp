@@ -85,7 +85,7 @@ void bench(const BenchArguments& arguments) {
 
   Measured measured;
   const MemoryMeter memory_meter;
-  runtime::Training training(job, machine_limit());
+  runtime::Training training(job, machine_limit(), announce_measuring());
   runtime::Observer observer;
   observer.on_step = [&](const runtime::StepReport& step) {
     const int64_t i = step.step - arguments.warmup;

@@ -1,6 +1,11 @@
 // What the commands measure of the process and the machine.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+
 #include "millrace/report/process_memory.h"
 #include "millrace/report/summary.h"
 #include "millrace/runtime/training.h"
@@ -23,6 +28,14 @@ class MemoryMeter {
  private:
   int64_t baseline_bytes_ = 0;
 };
+
+// Says once, on standard error, that a first run takes longer to start.
+inline runtime::OnMeasure announce_measuring() {
+  return [said = false](const std::string&) mutable {
+    if (!said) fmt::print(stderr, "measuring kernels for this machine (kept for later runs) ...\n");
+    said = true;
+  };
+}
 
 inline runtime::MachineLimit machine_limit() {
   return {static_cast<size_t>(report::available_memory()), "this machine"};

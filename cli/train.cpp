@@ -121,7 +121,7 @@ void train(const TrainArguments& arguments) {
   if (!arguments.out.empty()) report::check_run_directory(arguments.out, arguments.overwrite);
 
   const MemoryMeter memory;
-  runtime::Training training(job, machine_limit());
+  runtime::Training training(job, machine_limit(), announce_measuring());
   const report::RunDirectory directory = arguments.out.empty()
                                              ? report::RunDirectory::create_numbered(job.name)
                                              : report::RunDirectory::create(arguments.out, arguments.overwrite);

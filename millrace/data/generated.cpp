@@ -69,12 +69,6 @@ void Generated::fill(std::span<const int64_t> samples, int64_t /*epoch*/, float*
 }
 
 void Generated::draw(int64_t sample, int label, float* image) const {
-  const RandomBlock pose = RandomStream(pose_key_, 0, static_cast<uint64_t>(sample)).at(0);
-  const float shift_x = kTwoPi * kMaxShift * (2 * uniform(pose[0]) - 1);
-  const float shift_y = kTwoPi * kMaxShift * (2 * uniform(pose[1]) - 1);
-  const float contrast = 0.7f + 0.6f * uniform(pose[2]);
-  const int size = format_.size;
-
   const RandomStream noise(noise_key_, 0, static_cast<uint64_t>(sample));
   const int64_t elements = format_.elements();
   for (int64_t i = 0; i < elements; i += 4) {
@@ -83,25 +77,42 @@ void Generated::draw(int64_t sample, int label, float* image) const {
     for (int64_t j = 0; j < count; ++j) image[i + j] = noise_ * cheap_normal(words[j]);
   }
 
+  const RandomStream pose(pose_key_, 0, static_cast<uint64_t>(sample));
+  const RandomBlock own = pose.at(0);
+  const float contrast = 0.7f + 0.6f * uniform(own[2]);
+  add_pattern(label, contrast, uniform(own[0]), uniform(own[1]), image);
+  if (format_.classes > 1) {
+    const RandomBlock faint = pose.at(1);
+    const int step = 1 + static_cast<int>(faint[3] % static_cast<uint32_t>(format_.classes - 1));
+    const float share = kMinFaint + (kMaxFaint - kMinFaint) * uniform(faint[2]);
+    add_pattern((label + step) % format_.classes, share * contrast, uniform(faint[0]), uniform(faint[1]), image);
+  }
+}
+
+void Generated::add_pattern(int label, float contrast, float x, float y, float* image) const {
+  const float shift_x = kTwoPi * kMaxShift * (2 * x - 1);
+  const float shift_y = kTwoPi * kMaxShift * (2 * y - 1);
+  const int size = format_.size;
   const Wave* wave = waves_.data() + static_cast<size_t>(label) * format_.channels * kWaves;
   for (int channel = 0; channel < format_.channels; ++channel) {
     float* plane = image + int64_t{channel} * size * size;
     for (int i = 0; i < kWaves; ++i, ++wave) {
       const float phase = wave->phase + static_cast<float>(wave->fx) * shift_x + static_cast<float>(wave->fy) * shift_y;
-      const float amplitude = contrast * wave->amplitude;
-      const float along = amplitude * std::cos(phase);
-      const float across = amplitude * std::sin(phase);
+      const float in_phase = contrast * wave->amplitude * std::cos(phase);
+      const float out_of_phase = contrast * wave->amplitude * std::sin(phase);
+      const float sign = wave->fy < 0 ? -1.0f : 1.0f;
       const float* sin_x = &sines_[static_cast<size_t>(wave->fx) * size];
       const float* cos_x = &cosines_[static_cast<size_t>(wave->fx) * size];
       const float* sin_y = &sines_[static_cast<size_t>(std::abs(wave->fy)) * size];
       const float* cos_y = &cosines_[static_cast<size_t>(std::abs(wave->fy)) * size];
-      const float sign = wave->fy < 0 ? -1.0f : 1.0f;
-      for (int y = 0; y < size; ++y) {
-        // sin(ax + (by + phase)), with the row's part worked out once.
-        const float row_sin = across * cos_y[y] + along * sign * sin_y[y];
-        const float row_cos = along * cos_y[y] - across * sign * sin_y[y];
-        float* row = plane + int64_t{y} * size;
-        for (int x = 0; x < size; ++x) row[x] += row_cos * sin_x[x] + row_sin * cos_x[x];
+      for (int row = 0; row < size; ++row) {
+        // sin(a * column + (b * row + phase)), with the row's part worked out once.
+        const float row_sin = out_of_phase * cos_y[row] + in_phase * sign * sin_y[row];
+        const float row_cos = in_phase * cos_y[row] - out_of_phase * sign * sin_y[row];
+        float* pixels = plane + int64_t{row} * size;
+        for (int column = 0; column < size; ++column) {
+          pixels[column] += row_cos * sin_x[column] + row_sin * cos_x[column];
+        }
       }
     }
   }

@@ -1,6 +1,6 @@
 // A learnable image set made from the seed: every class is a smooth pattern (a few low-frequency waves per
-// channel), every sample that pattern shifted, scaled and covered in noise. Small networks learn it in a few
-// epochs, nothing has to be downloaded, and no two samples are alike.
+// channel), every sample that pattern shifted and scaled, with a fainter one of another class across it and noise
+// on top. Small networks learn it in a few epochs, nothing has to be downloaded, and no two samples are alike.
 #pragma once
 
 #include <vector>
@@ -19,9 +19,10 @@ class Generated : public Dataset {
   void fill(std::span<const int64_t> samples, int64_t epoch, float* images, int32_t* labels) const override;
 
  private:
-  static constexpr int kWaves = 4;           // per class and channel
-  static constexpr int kMaxFrequency = 3;    // periods over the image, along each axis
-  static constexpr float kMaxShift = 0.25f;  // of the image's extent, along each axis
+  static constexpr int kWaves = 4;                            // per class and channel
+  static constexpr int kMaxFrequency = 3;                     // periods over the image, along each axis
+  static constexpr float kMaxShift = 0.25f;                   // of the image's extent, along each axis
+  static constexpr float kMinFaint = 0.4f, kMaxFaint = 0.8f;  // the other class's contrast, relative to its own
 
   struct Wave {
     int fx, fy;   // whole periods, so that patterns wrap around
@@ -30,6 +31,8 @@ class Generated : public Dataset {
   };
 
   void draw(int64_t sample, int label, float* image) const;
+  // `x` and `y` in [0, 1) say how far the pattern is shifted.
+  void add_pattern(int label, float contrast, float x, float y, float* image) const;
 
   ImageFormat format_;
   int64_t samples_;

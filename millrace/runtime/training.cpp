@@ -5,15 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <numeric>
-#include <thread>
 #include <utility>
 
-#include "millrace/backend/cpu/cpu_backend.h"
-#include "millrace/backend/reference/reference_backend.h"
 #include "millrace/graph/fuse.h"
 #include "millrace/job/lr_schedule.h"
 #include "millrace/model/model.h"
@@ -26,47 +21,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-int thread_count(const job::Job& job) {
-  return job.threads > 0 ? job.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
-
-// Choices hold for a machine and a number of threads.
-std::string choices_file(int threads) {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  std::filesystem::path folder;
-  if (cache && *cache) {
-    folder = cache;
-  } else if (home && *home) {
-    folder = std::filesystem::path(home) / ".cache";
-  } else {
-    return {};
-  }
-  return folder / "millrace" / ("kernels-" + std::to_string(threads) + "-threads.json");
-}
-
-backend::SgdOptions sgd_options(const job::Optimizer& optimizer) {
-  return {static_cast<float>(optimizer.momentum),
-          optimizer.nesterov,
-          static_cast<float>(optimizer.weight_decay),
-          optimizer.decoupled,
-          optimizer.decay_bias,
-          optimizer.decay_norm};
-}
-
 }  // namespace
 
-std::unique_ptr<backend::Backend> make_backend(const job::Job& job) {
-  const backend::SgdOptions sgd = sgd_options(job.optimizer);
-  if (job.device == job::Device::Reference) return backend::make_reference_backend(sgd);
-  const int threads = thread_count(job);
-  const bool winograd = job.backend.winograd == job::Winograd::Auto;
-  return backend::make_cpu_backend({threads, winograd ? backend::Convolution::Auto : backend::Convolution::Direct,
-                                    job.backend.remember ? choices_file(threads) : std::string()},
-                                   sgd);
-}
-
-Training::Training(const job::Job& job, const MachineLimit& limit) : job_(job), threads_(thread_count(job)) {
+Training::Training(const job::Job& job, const MachineLimit& limit, const OnMeasure& on_measure)
+    : job_(job), threads_(thread_count(job)) {
   graph_ = graph::fuse(model::build(job.model, job.batch / job.parallel.microbatches, job.loss.label_smoothing));
   train_data_ = data::make_dataset(job, data::Split::Train);
   if (job.data.kind == job::DataKind::Generated && job.data.test_samples > 0) {
@@ -77,7 +35,7 @@ Training::Training(const job::Job& job, const MachineLimit& limit) : job_(job), 
   steps_per_epoch_ = static_cast<double>(batches);
   total_steps_ = job.steps > 0 ? job.steps : static_cast<int64_t>(std::ceil(job.epochs * steps_per_epoch_ - 1e-9));
 
-  backend_ = make_backend(job);
+  backend_ = make_backend(job, on_measure);
   SessionOptions options;
   options.microbatches = job.parallel.microbatches;
   options.velocity = job.optimizer.momentum > 0;

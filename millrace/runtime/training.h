@@ -12,6 +12,7 @@
 #include "millrace/data/dataset.h"
 #include "millrace/data/loader.h"
 #include "millrace/job/job.h"
+#include "millrace/runtime/device.h"
 #include "millrace/runtime/session.h"
 #include "millrace/state/state.h"
 
@@ -44,11 +45,9 @@ struct MachineLimit {
   std::string source;
 };
 
-std::unique_ptr<backend::Backend> make_backend(const job::Job& job);
-
 class Training {
  public:
-  Training(const job::Job& job, const MachineLimit& limit);
+  Training(const job::Job& job, const MachineLimit& limit, const OnMeasure& on_measure = {});
   ~Training();
 
   int64_t total_steps() const { return total_steps_; }

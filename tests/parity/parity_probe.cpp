@@ -8,8 +8,8 @@
 
 #include "millrace/graph/fuse.h"
 #include "millrace/model/model.h"
+#include "millrace/runtime/device.h"
 #include "millrace/runtime/session.h"
-#include "millrace/runtime/training.h"
 #include "millrace/state/safetensors.h"
 
 using namespace millrace;

@@ -65,15 +65,20 @@ std::map<std::string, std::string> read_choices(const std::string& file) {
 
 }  // namespace
 
-Chooser::Chooser(std::string file) : file_(std::move(file)), chosen_(read_choices(file_)) {}
+Chooser::Chooser(std::string file, std::function<void(const std::string& work)> on_measure)
+    : file_(std::move(file)), on_measure_(std::move(on_measure)), chosen_(read_choices(file_)) {}
 
 Kernel Chooser::choose(const std::string& work, std::vector<Kernel> candidates, const OperandBytes& bytes) {
   if (candidates.size() == 1) return std::move(candidates[0]);
-  if (const auto known = chosen_.find(work); known != chosen_.end()) {
+  // A choice among others is another choice: one made with Winograd switched off must not replace one made with it.
+  std::string question = work + " of";
+  for (const Kernel& candidate : candidates) question += " " + candidate.algorithm;
+  if (const auto known = chosen_.find(question); known != chosen_.end()) {
     for (Kernel& candidate : candidates) {
       if (candidate.algorithm == known->second) return std::move(candidate);
     }
   }
+  if (on_measure_) on_measure_(work);
   std::vector<std::unique_ptr<TrialMemory>> memory;
   Bindings bindings;
   auto provide = [&](const std::vector<size_t>& sizes, std::vector<void*>& pointers) {
@@ -93,12 +98,12 @@ Kernel Chooser::choose(const std::string& work, std::vector<Kernel> candidates, 
       fastest = i;
     }
   }
-  remember(work, candidates[fastest].algorithm);
+  remember(question, candidates[fastest].algorithm);
   return std::move(candidates[fastest]);
 }
 
-void Chooser::remember(const std::string& work, const std::string& algorithm) {
-  chosen_[work] = algorithm;
+void Chooser::remember(const std::string& question, const std::string& algorithm) {
+  chosen_[question] = algorithm;
   if (file_.empty()) return;
   // Another process may have written meanwhile: its choices stand, ours are added. A cache that cannot be
   // written is no reason to stop.

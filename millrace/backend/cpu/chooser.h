@@ -14,7 +14,7 @@ namespace millrace::backend::cpu {
 
 class Chooser {
  public:
-  explicit Chooser(std::string file);
+  Chooser(std::string file, std::function<void(const std::string& work)> on_measure);
 
   struct OperandBytes {
     std::vector<size_t> reads, writes;
@@ -23,9 +23,10 @@ class Chooser {
   Kernel choose(const std::string& work, std::vector<Kernel> candidates, const OperandBytes& bytes);
 
  private:
-  void remember(const std::string& work, const std::string& algorithm);
+  void remember(const std::string& question, const std::string& algorithm);
 
   std::string file_;
+  std::function<void(const std::string&)> on_measure_;
   std::map<std::string, std::string> chosen_;
 };
 

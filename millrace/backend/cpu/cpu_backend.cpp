@@ -31,7 +31,10 @@ void convert(const From* from, size_t count, To* to) {
 class CpuBackend : public Backend {
  public:
   CpuBackend(const CpuOptions& options, const SgdOptions& sgd)
-      : dnn_(std::make_shared<cpu::OneDnn>()), chooser_(options.choices_file), options_(options), sgd_(sgd) {
+      : dnn_(std::make_shared<cpu::OneDnn>()),
+        chooser_(options.choices_file, options.on_measure),
+        options_(options),
+        sgd_(sgd) {
     if (options.threads > 0) omp_set_num_threads(options.threads);
   }
 

@@ -7,6 +7,7 @@
 // they want another, and that reorder is part of what is measured when an algorithm is chosen.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,7 @@ struct CpuOptions {
   int threads = 0;  // 0: all cores
   Convolution convolution = Convolution::Auto;
   std::string choices_file = {};  // measured choices are kept here between runs; empty: measured each time
+  std::function<void(const std::string& work)> on_measure = {};  // called before candidates for `work` are measured
 };
 
 // Throws std::invalid_argument, saying what to install, where oneDNN is not built in.

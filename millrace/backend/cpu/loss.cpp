@@ -1,6 +1,7 @@
 // Softmax cross-entropy with label smoothing, and the counts that accuracy is made of.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "millrace/backend/cpu/kernels.h"
 
@@ -33,7 +34,7 @@ RowResult loss_of_row(const float* logits, int64_t classes, int32_t label, doubl
   RowResult result;
   result.loss = log_sum - (1 - smoothing) * own - smoothing * total / static_cast<double>(classes);
   for (int64_t k = 0; k < classes; ++k) result.better += logits[k] > own || (logits[k] == own && k < label);
-  if (std::isnan(own)) result.better = classes;
+  if (std::isnan(own)) result.better = std::numeric_limits<int64_t>::max();  // never correct, however few the classes
   return result;
 }
 

@@ -1,0 +1,76 @@
+#include "millrace/runtime/device.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "millrace/backend/cpu/cpu_backend.h"
+#include "millrace/backend/reference/reference_backend.h"
+
+namespace millrace::runtime {
+namespace {
+
+// "amd-epyc": the processor's name fit for a file name.
+std::string processor_name() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  std::string line, name;
+  while (std::getline(cpuinfo, line)) {
+    if (line.rfind("model name", 0) != 0) continue;
+    for (char c : line.substr(line.find(':') + 1)) {
+      if (std::isalnum(static_cast<unsigned char>(c))) {
+        name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      } else if (!name.empty() && name.back() != '-') {
+        name += '-';
+      }
+    }
+    break;
+  }
+  return name.empty() ? "cpu" : name;
+}
+
+// Measured choices hold for a processor and a number of threads; a home directory may serve several machines.
+std::string choices_file(int threads) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  std::filesystem::path folder;
+  if (cache && *cache) {
+    folder = cache;
+  } else if (home && *home) {
+    folder = std::filesystem::path(home) / ".cache";
+  } else {
+    return {};
+  }
+  return folder / "millrace" / ("kernels-" + processor_name() + "-" + std::to_string(threads) + "-threads.json");
+}
+
+backend::SgdOptions sgd_options(const job::Optimizer& optimizer) {
+  return {.momentum = static_cast<float>(optimizer.momentum),
+          .nesterov = optimizer.nesterov,
+          .weight_decay = static_cast<float>(optimizer.weight_decay),
+          .decoupled = optimizer.decoupled,
+          .decay_bias = optimizer.decay_bias,
+          .decay_norm = optimizer.decay_norm};
+}
+
+}  // namespace
+
+int thread_count(const job::Job& job) {
+  return job.threads > 0 ? job.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+std::unique_ptr<backend::Backend> make_backend(const job::Job& job, const OnMeasure& on_measure) {
+  const backend::SgdOptions sgd = sgd_options(job.optimizer);
+  if (job.device == job::Device::Reference) return backend::make_reference_backend(sgd);
+  backend::CpuOptions options;
+  options.threads = thread_count(job);
+  options.convolution =
+      job.backend.winograd == job::Winograd::Auto ? backend::Convolution::Auto : backend::Convolution::Direct;
+  if (job.backend.remember) options.choices_file = choices_file(options.threads);
+  options.on_measure = on_measure;
+  return backend::make_cpu_backend(options, sgd);
+}
+
+}  // namespace millrace::runtime
