@@ -1,4 +1,4 @@
-// Convolution: direct and Winograd from oneDNN, the faster kept per layer and pass.
+// Convolution: direct and Winograd from oneDNN and our own Winograd, the fastest kept per layer and pass.
 #include <fmt/format.h>
 
 #include <functional>
@@ -7,6 +7,7 @@
 
 #include "millrace/backend/cpu/chooser.h"
 #include "millrace/backend/cpu/kernels.h"
+#include "millrace/backend/cpu/winograd.h"
 #include "millrace/base/error.h"
 
 namespace millrace::backend::cpu {
@@ -108,6 +109,11 @@ struct ConvNode {
   }
 };
 
+Shape image_shape(const Desc& desc) {
+  const auto dims = desc.dims();
+  return {dims[0], dims[1], dims[2], dims[3]};
+}
+
 std::string work_name(const ConvNode& node, const Conv2dAttrs& attrs) {
   const auto& x = node.x.dims();
   const Window& w = attrs.window;
@@ -150,8 +156,16 @@ Kernel prepare_conv(std::shared_ptr<OneDnn> dnn, Chooser& chooser, Convolution c
   const Window& window = attrs.window;
   const bool small_kernel = window.kernel_h == 3 && window.kernel_w == 3 && window.stride_h == 1 &&
                             window.stride_w == 1 && window.dilation_h == 1 && window.dilation_w == 1;
-  if (convolution != Convolution::Direct && small_kernel) offer("winograd", algorithm::convolution_winograd, true);
-  if (convolution == Convolution::Winograd && !candidates.empty()) return std::move(candidates[0]);
+  const bool any_winograd = convolution == Convolution::Auto;
+  if (any_winograd || convolution == Convolution::WinogradBlocks) {
+    const WinogradProblem problem{pass, image_shape(x), image_shape(y), attrs, node.relu};
+    const bool blocked = x == blocked_desc(problem.x);
+    if (auto kernel = blocked ? winograd_kernel(problem, w) : std::nullopt) candidates.push_back(std::move(*kernel));
+  }
+  if ((any_winograd || convolution == Convolution::Winograd) && small_kernel) {
+    offer("winograd", algorithm::convolution_winograd, true);
+  }
+  if (convolution != Convolution::Auto && !candidates.empty()) return std::move(candidates[0]);
   offer("direct", algorithm::convolution_direct, true);
   // Odd channel counts and groups: the fast kernels may exist only for other layouts than ours.
   const bool odd = attrs.groups > 1 || x.dims()[1] % 16 != 0 || attrs.out_channels % 16 != 0;

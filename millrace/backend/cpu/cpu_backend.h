@@ -15,8 +15,9 @@
 
 namespace millrace::backend {
 
-// Auto measures direct and Winograd convolution and keeps the faster; the other two take one wherever it exists.
-enum class Convolution { Auto, Direct, Winograd };
+// Auto measures direct convolution, oneDNN's Winograd and our own (winograd.h) and keeps the fastest; the others take
+// one wherever it exists.
+enum class Convolution { Auto, Direct, Winograd, WinogradBlocks };
 
 struct CpuOptions {
   int threads = 0;  // 0: all cores

@@ -1,0 +1,57 @@
+// Our own Winograd convolution against the reference, over sizes that tiles, blocks and vectors do not divide.
+#include "backend/cpu/cpu_harness.h"
+
+namespace millrace::backend::harness {
+namespace {
+
+using graph::Conv2dAttrs;
+using graph::Window;
+
+class WinogradBlocks : public CpuKernels {
+ protected:
+  void expect_right(const NodeSpec& spec) {
+    const auto cpu = make_cpu(Convolution::WinogradBlocks);
+    ASSERT_EQ(cpu->prepare(build_for_cpu(spec).view()).algorithm, "winograd_blocks");
+    expect_agrees(*cpu, spec, {.rows = spec.x[0]});
+  }
+
+  // Every pass of a filter of `taps` over odd images, channel counts with and without a tail, and all paddings.
+  void expect_all_passes_right(int taps) {
+    for (const Pass pass : {Pass::Forward, Pass::Evaluate, Pass::InputGrad, Pass::WeightGrad}) {
+      for (int pad = 0; pad < taps; ++pad) {
+        for (const auto& [in, out] : {std::pair{16, 64}, {32, 48}}) {
+          const Shape x{pad % 3 + 1, in, 6 + pad, 9 + 2 * pad};
+          expect_right({.kind = OpKind::Conv2d,
+                        .pass = pass,
+                        .x = x,
+                        .attrs = Conv2dAttrs{out, Window::square(taps, 1, pad), 1, pad % 2 == 0, pad % 2 == 1}});
+        }
+      }
+    }
+  }
+};
+
+TEST_F(WinogradBlocks, ThreeByThreeMatchesTheReference) { expect_all_passes_right(3); }
+TEST_F(WinogradBlocks, FiveByFiveMatchesTheReference) { expect_all_passes_right(5); }
+
+TEST_F(WinogradBlocks, ManyBlocksOfTilesMatchTheReference) {
+  for (const Pass pass : {Pass::Forward, Pass::InputGrad, Pass::WeightGrad}) {
+    expect_right({.kind = OpKind::Conv2d,
+                  .pass = pass,
+                  .x = {5, 16, 61, 59},
+                  .attrs = Conv2dAttrs{32, Window::square(3, 1, 1)}});
+  }
+}
+
+TEST_F(WinogradBlocks, IsNotOfferedForOtherWindows) {
+  const auto cpu = make_cpu(Convolution::WinogradBlocks);
+  for (const Window& w : {Window::square(1), Window::square(3, 2, 1), Window::square(7, 1, 3),
+                          Window::square(3, 1, 2, 2), Window::square(3, 1, 3)}) {
+    const NodeSpec spec{.kind = OpKind::Conv2d, .x = {2, 16, 9, 9}, .attrs = Conv2dAttrs{16, w}};
+    EXPECT_NE(cpu->prepare(build_for_cpu(spec).view()).algorithm, "winograd_blocks");
+    expect_agrees(*cpu, spec, {.rows = 2});
+  }
+}
+
+}  // namespace
+}  // namespace millrace::backend::harness
