@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The first two mark a directory as holding a run.
-constexpr std::array kRunFiles = {"summary.json", "job.yaml", "metrics.jsonl"};
+constexpr std::array kRunFiles = {"summary.json", "job.yaml", "metrics.jsonl", "model.safetensors"};
 
 // "runs/x/" and "runs/x" are one directory; the parts must be real names to be created one by one.
 fs::path without_trailing_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
@@ -81,10 +81,30 @@ void check_run_directory(const fs::path& wanted, bool overwrite) {
   }
 }
 
+void check_file(const fs::path& path, std::string_view option) {
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  const char* fault = nullptr;
+  if (type == fs::file_type::directory || !path.has_filename()) {
+    fault = "is a directory";
+  } else if (!fs::is_directory(folder, error)) {
+    fault = "its directory does not exist";
+  } else if (::access(type == fs::file_type::not_found ? folder.c_str() : path.c_str(), W_OK) != 0) {
+    fault = std::strerror(errno);
+  }
+  if (fault) fail_input("{} {}: cannot be written: {}; name another file", option, path.string(), fault);
+}
+
 void write_file(const fs::path& path, std::string_view text) {
-  const fs::path temporary = path.parent_path() / fmt::format(".{}.{}", path.filename().string(), ::getpid());
+  // Devices, pipes and links are written through; renaming would put a plain file in their place.
+  std::error_code status_error;
+  const fs::file_type type = fs::symlink_status(path, status_error).type();
+  const bool renames = type == fs::file_type::not_found || type == fs::file_type::regular;
+  const fs::path temporary =
+      renames ? path.parent_path() / fmt::format(".{}.{}", path.filename().string(), ::getpid()) : path;
   const auto fail = [&](const char* what, int error) {
-    ::unlink(temporary.c_str());
+    if (renames) ::unlink(temporary.c_str());
     fail_run("{}: cannot {}: {}", path.string(), what, std::strerror(error));
   };
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -104,7 +124,7 @@ void write_file(const fs::path& path, std::string_view text) {
   const int closed = ::close(file) == 0 ? 0 : errno;
   if (synced != 0 && synced != EINVAL) fail("be written", synced);
   if (closed != 0) fail("be written", closed);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("be replaced", errno);
+  if (renames && ::rename(temporary.c_str(), path.c_str()) != 0) fail("be replaced", errno);
 }
 
 RunDirectory RunDirectory::create(const fs::path& wanted, bool overwrite) {

@@ -1,0 +1,185 @@
+#include "millrace/data/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace millrace::data {
+namespace {
+
+// Sample i has the label i and pixels that say which sample and epoch they are of.
+class Counting : public Dataset {
+ public:
+  explicit Counting(int64_t size, int64_t elements = 5) : size_(size), elements_(elements) {}
+  int64_t size() const override { return size_; }
+  int64_t image_elements() const override { return elements_; }
+  void fill(std::span<const int64_t> samples, int64_t epoch, float* images, int32_t* labels) const override {
+    if (++fills_ == fail_at_) throw std::runtime_error("sample 3 cannot be read");
+    if (slow_) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    for (const int64_t sample : samples) {
+      *labels++ = static_cast<int32_t>(sample);
+      for (int64_t i = 0; i < elements_; ++i) *images++ = static_cast<float>(1 + 1000 * epoch + sample);
+    }
+  }
+
+  mutable std::atomic<int> fills_{0};
+  int fail_at_ = 0;
+  bool slow_ = false;
+
+ private:
+  int64_t size_, elements_;
+};
+
+class OneBatch : public Counting {
+ public:
+  using Counting::Counting;
+  bool one_fixed_batch() const override { return true; }
+};
+
+TEST(Loader, EachSampleComesOncePerEpoch) {
+  for (const auto& [size, batch] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1}, {1, 4}, {7, 3}, {8, 4}, {13, 5}, {31, 32}, {33, 32}, {100, 7}, {257, 16}}) {
+    const Counting dataset(size);
+    Loader loader(dataset, {.batch = batch, .seed = 9});
+    for (int64_t epoch = 0; epoch < 3; ++epoch) {
+      std::multiset<int64_t> seen;
+      for (int64_t index = 0; index < loader.batches_per_epoch(); ++index) {
+        const Batch& got = loader.next();
+        EXPECT_EQ(got.epoch, epoch);
+        EXPECT_EQ(got.index, index);
+        EXPECT_EQ(static_cast<int64_t>(got.samples.size()), got.rows);
+        EXPECT_EQ(got.rows, std::min(batch, size - index * batch));
+        seen.insert(got.samples.begin(), got.samples.end());
+      }
+      EXPECT_EQ(static_cast<int64_t>(seen.size()), size);
+      EXPECT_EQ(static_cast<int64_t>(std::set<int64_t>(seen.begin(), seen.end()).size()), size);
+    }
+  }
+}
+
+TEST(Loader, ShortBatchEndsInZerosAndNoLabels) {
+  const Counting dataset(7);
+  Loader loader(dataset, {.batch = 4});
+  for (int i = 0; i < 6; ++i) {
+    const Batch& batch = loader.next();
+    ASSERT_EQ(batch.images.size(), 4u * 5u);
+    ASSERT_EQ(batch.labels.size(), 4u);
+    for (int64_t row = 0; row < 4; ++row) {
+      const bool valid = row < batch.rows;
+      const float pixel = valid ? static_cast<float>(1 + 1000 * batch.epoch + batch.samples[row]) : 0.0f;
+      EXPECT_EQ(batch.labels[row], valid ? batch.samples[row] : kNoLabel);
+      for (int64_t j = 0; j < 5; ++j) EXPECT_EQ(batch.images[row * 5 + j], pixel);
+    }
+  }
+}
+
+TEST(Loader, BatchStaysWholeUntilTheNextIsAskedFor) {
+  const Counting dataset(64, 1000);
+  Loader loader(dataset, {.batch = 4});
+  for (int i = 0; i < 40; ++i) {
+    const Batch& batch = loader.next();
+    if (i % 8 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    for (int64_t row = 0; row < 4; ++row) {
+      const auto expected = static_cast<float>(1 + 1000 * batch.epoch + batch.samples[row]);
+      EXPECT_TRUE(std::all_of(&batch.images[row * 1000], &batch.images[row * 1000] + 1000,
+                              [&](float x) { return x == expected; }));
+    }
+  }
+}
+
+TEST(Loader, BuffersAreTheSameTwoForEver) {
+  const Counting dataset(10);
+  Loader loader(dataset, {.batch = 4});
+  std::set<const float*> buffers;
+  for (int i = 0; i < 20; ++i) buffers.insert(loader.next().images.data());
+  EXPECT_EQ(buffers.size(), 2u);
+  EXPECT_EQ(Loader::buffer_bytes(dataset, 4), 2 * 4 * (5 * 4 + 4 + 8));
+}
+
+TEST(Loader, UnshuffledSamplesComeInOrder) {
+  const Counting dataset(5);
+  Loader loader(dataset, {.batch = 2, .shuffle = false});
+  std::vector<int64_t> seen;
+  for (int i = 0; i < 3; ++i) {
+    const Batch& batch = loader.next();
+    seen.insert(seen.end(), batch.samples.begin(), batch.samples.end());
+  }
+  EXPECT_EQ(seen, (std::vector<int64_t>{0, 1, 2, 3, 4}));
+}
+
+TEST(Loader, ResumedRunGoesOnWhereTheFirstStopped) {
+  const Counting dataset(13);
+  Loader whole(dataset, {.batch = 4, .seed = 2});
+  for (int i = 0; i < 6; ++i) whole.next();
+  Loader resumed(dataset, {.batch = 4, .seed = 2, .first_batch = 6});
+  for (int i = 0; i < 6; ++i) {
+    const Batch& a = whole.next();
+    const Batch& b = resumed.next();
+    EXPECT_EQ(a.epoch, b.epoch);
+    EXPECT_EQ(a.index, b.index);
+    EXPECT_TRUE(std::equal(a.labels.begin(), a.labels.end(), b.labels.begin()));
+  }
+}
+
+TEST(Loader, FixedBatchIsMadeOnceAndNeverCopied) {
+  const OneBatch dataset(6);
+  Loader loader(dataset, {.batch = 6});
+  const float* images = loader.next().images.data();
+  for (int64_t i = 1; i < 10; ++i) {
+    const Batch& batch = loader.next();
+    EXPECT_EQ(batch.images.data(), images);
+    EXPECT_EQ(batch.rows, 6);
+    EXPECT_EQ(batch.epoch, i);
+  }
+  EXPECT_EQ(dataset.fills_, 1);
+  EXPECT_EQ(Loader::buffer_bytes(dataset, 6), 6 * (5 * 4 + 4 + 8));
+}
+
+TEST(Loader, FailureInTheThreadReachesTheCaller) {
+  Counting dataset(100);
+  dataset.fail_at_ = 3;
+  Loader loader(dataset, {.batch = 4});
+  loader.next();
+  loader.next();
+  for (int i = 0; i < 2; ++i) {
+    try {
+      loader.next();
+      FAIL() << "no exception";
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "sample 3 cannot be read");
+    }
+  }
+}
+
+TEST(Loader, WaitingIsCounted) {
+  Counting slow(100);
+  slow.slow_ = true;
+  Loader loader(slow, {.batch = 10});
+  for (int i = 0; i < 3; ++i) loader.next();
+  EXPECT_GT(loader.waited_s(), 0.02);
+  EXPECT_LT(loader.waited_s(), 5);
+}
+
+TEST(Loader, StopsWhetherOrNotBatchesWereTaken) {
+  const Counting dataset(100);
+  for (int taken = 0; taken < 4; ++taken) {
+    Loader loader(dataset, {.batch = 4});
+    for (int i = 0; i < taken; ++i) loader.next();
+  }
+}
+
+TEST(Loader, ImpossibleBatchesAreRefused) {
+  const Counting dataset(10), empty(0);
+  EXPECT_THROW(Loader(dataset, {.batch = 0}), std::invalid_argument);
+  EXPECT_THROW(Loader(empty, {.batch = 4}), std::invalid_argument);
+  EXPECT_THROW(Loader(OneBatch(6), {.batch = 4}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace millrace::data
