@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,9 +9,9 @@
 #include "cli/commands.h"
 #include "cli/measure.h"
 #include "millrace/backend/cpu/cpu_backend.h"
-#include "millrace/base/error.h"
 #include "millrace/job/reader.h"
 #include "millrace/report/percentiles.h"
+#include "millrace/report/run_directory.h"
 #include "millrace/report/table.h"
 #include "millrace/report/units.h"
 #include "millrace/runtime/training.h"
@@ -77,11 +76,7 @@ void bench(const BenchArguments& arguments) {
   job.steps = arguments.warmup + steps + kTimedSteps;
   job.eval.every_epochs = 0;
   job.data.test_samples = 0;
-  std::ofstream json_file;
-  if (!arguments.json.empty()) {
-    json_file.open(arguments.json);
-    if (!json_file) fail_input("--json {}: cannot be written", arguments.json);
-  }
+  if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
 
   Measured measured;
   const MemoryMeter memory_meter;
@@ -140,7 +135,7 @@ void bench(const BenchArguments& arguments) {
   }
   fmt::print("{}", memory.str());
 
-  if (!json_file.is_open()) return;
+  if (arguments.json.empty()) return;
   nlohmann::ordered_json json{
       {"model", job.model.name},
       {"batch", job.batch},
@@ -156,8 +151,7 @@ void bench(const BenchArguments& arguments) {
   };
   for (const KindTime& kind : measured.kinds) json["operators_ms"][kind.name] = kind.seconds * 1e3;
   for (const auto& item : training.session().memory().items) json["memory_bytes"][item.what] = item.bytes;
-  json_file << json.dump(2) << '\n';
-  if (!json_file.flush()) fail_run("--json {}: writing failed", arguments.json);
+  report::write_file(arguments.json, json.dump(2) + "\n");
 }
 
 }  // namespace
@@ -166,7 +160,10 @@ void declare_bench(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<BenchArguments>();
   CLI::App* command = app.add_subcommand("bench", "Measure how fast a job's steps run and where their time goes");
   arguments->job.declare(*command);
-  command->add_option("--warmup", arguments->warmup, "Steps before the measured ones")->capture_default_str();
+  command->add_option("--warmup", arguments->warmup, "Steps before the measured ones")
+      ->check(CLI::Range(0, 1'000'000))
+      ->type_name("STEPS")
+      ->capture_default_str();
   command->add_flag("--layers", arguments->layers, "Also print every layer and pass");
   command->add_option("--json", arguments->json, "Write the record here")->type_name("FILE");
   command->callback([arguments, &action] { action = [arguments] { bench(*arguments); }; });

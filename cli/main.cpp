@@ -1,6 +1,9 @@
 // The millrace program. The only place that catches and prints: one line, exit code 2 for the user's mistake,
 // 1 for the world's failure.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
@@ -9,11 +12,12 @@
 
 #include "cli/commands.h"
 #include "millrace/job/reader.h"
+#include "millrace/job/text.h"
 
 namespace millrace::cli {
 
 void JobArguments::declare(CLI::App& command) {
-  command.add_option("JOB", path, "The job file (YAML)")->required();
+  command.add_option("JOB", path, "The job file (YAML)")->required()->type_name("FILE");
   command.add_option("--set", sets, "Set a key of the job: --set batch=64 --set optimizer.lr=0.1")
       ->type_name("KEY=VALUE")
       ->take_all()
@@ -22,12 +26,62 @@ void JobArguments::declare(CLI::App& command) {
 
 namespace {
 
+std::string or_nearest(const std::string& typed, const std::vector<std::string>& known) {
+  const std::string near = job::nearest(typed, known);
+  return near.empty() ? fmt::format("write one of {}", fmt::join(known, ", ")) : fmt::format("did you mean {}?", near);
+}
+
+std::string explain_option(const CLI::App& command, const std::string& typed) {
+  std::vector<std::string> options;
+  for (const CLI::Option* option : command.get_options()) {
+    if (!option->get_lnames().empty()) options.push_back("--" + option->get_lnames()[0]);
+  }
+  return fmt::format("{} takes no option {}; {}", command.get_name(), job::in_quotes(typed),
+                     or_nearest(typed.substr(0, typed.find('=')), options));
+}
+
+// A mistake on the command line, with what CLI11 leaves out: which word, and what to write instead.
+std::string explain(const CLI::App& app, const CLI::Error& error) {
+  const auto chosen = app.get_subcommands();
+  const std::vector<std::string> before = app.remaining();
+  if (!before.empty() && before[0].starts_with('-')) {
+    return explain_option(app, before[0]) + (chosen.empty() ? "" : "; options of a command follow it");
+  }
+  if (chosen.empty()) {
+    std::vector<std::string> commands;
+    for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
+    if (before.empty()) return fmt::format("a command is missing; write one of {}", fmt::join(commands, ", "));
+    return fmt::format("there is no command {}; {}", job::in_quotes(before[0]), or_nearest(before[0], commands));
+  }
+  const CLI::App& command = *chosen.front();
+  const std::vector<std::string> extras = command.remaining();
+  if (!extras.empty() && extras[0].starts_with('-')) return explain_option(command, extras[0]);
+  return fmt::format("{0}: {1}; see {2} {0} --help", command.get_name(), error.what(), app.get_name());
+}
+
+// A progress line may stand on the terminal when the user interrupts: it is ended, then the signal does its work.
+void end_line_on_interrupt() {
+  if (::isatty(STDERR_FILENO) == 0) return;
+  struct sigaction action {};
+  action.sa_handler = [](int signal) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, "\n", 1);
+    ::raise(signal);
+  };
+  action.sa_flags = SA_RESETHAND | SA_NODEFER;
+  for (int signal : {SIGINT, SIGTERM}) {
+    struct sigaction inherited {};
+    ::sigaction(signal, nullptr, &inherited);
+    if (inherited.sa_handler == SIG_DFL) ::sigaction(signal, &action, nullptr);  // ignored stays ignored
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Millrace trains neural networks across devices by pipeline and data parallelism.", "millrace"};
   app.require_subcommand(1);
   app.set_version_flag("--version", MILLRACE_VERSION);
-  app.failure_message(
-      [](const CLI::App*, const CLI::Error& error) { return fmt::format("millrace: {}\n", error.what()); });
+  app.failure_message([](const CLI::App* parser, const CLI::Error& error) {
+    return fmt::format("millrace: {}\n", explain(*parser, error));
+  });
   Action action;
   declare_train(app, action);
   declare_bench(app, action);
@@ -38,6 +92,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  end_line_on_interrupt();
   action();
   return 0;
 }

@@ -34,7 +34,7 @@ std::optional<report::Accuracy> accuracy_of(const std::optional<runtime::Metrics
 class Watcher {
  public:
   Watcher(const job::Job& job, const runtime::Training& training, const report::RunDirectory& directory)
-      : training_(training), log_(directory) {
+      : training_(training), log_(directory), shows_epochs_(job.data.train_samples > 0) {
     shown_.phase = "train";
     shown_.steps = training.total_steps();
     if (job.steps == 0) shown_.epochs = static_cast<int64_t>(job.epochs + 0.999);
@@ -59,17 +59,19 @@ class Watcher {
     const double accuracy = step.metrics.rows > 0 ? step.metrics.top1 / step.metrics.rows : 0;
     shown_.loss = keep * shown_.loss.value_or(0) + (1 - keep) * step.metrics.loss();
     shown_.accuracy = keep * shown_.accuracy.value_or(0) + (1 - keep) * accuracy;
-    shown_.epoch = static_cast<int64_t>(static_cast<double>(step.step) / training_.steps_per_epoch()) + 1;
+    if (shows_epochs_) {
+      shown_.epoch = static_cast<int64_t>(static_cast<double>(step.step) / training_.steps_per_epoch()) + 1;
+    }
     shown_.step = step.step + 1;
     shown_.samples_per_s = pace_.samples_per_s();
     shown_.seconds_left = pace_.seconds_left(training_.total_steps() - step.step - 1);
-    progress_.update(shown_);
     log_.append({{"step", step.step},
                  {"epoch", step.epoch},
                  {"loss", step.metrics.loss()},
                  {"top1", accuracy},
                  {"lr", step.learning_rate},
                  {"seconds", step.seconds}});
+    progress_.update(shown_);  // what was seen is on record, should the run be stopped now
   }
 
   void on_evaluation(double epoch, const runtime::Metrics& metrics) {
@@ -85,6 +87,7 @@ class Watcher {
 
   const runtime::Training& training_;
   report::MetricsLog log_;
+  const bool shows_epochs_;  // not where every step sees the same batch
   report::Progress progress_;
   report::ProgressState shown_;
   report::Pace pace_;
@@ -119,6 +122,7 @@ report::Summary summarise(const job::Job& job, const runtime::Training& training
 void train(const TrainArguments& arguments) {
   const job::Job job = job::read_job(arguments.job.path, arguments.job.sets);
   if (!arguments.out.empty()) report::check_run_directory(arguments.out, arguments.overwrite);
+  if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
 
   const MemoryMeter memory;
   runtime::Training training(job, machine_limit(), announce_measuring());

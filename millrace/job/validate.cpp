@@ -7,6 +7,7 @@
 
 #include "millrace/base/error.h"
 #include "millrace/job/fields.h"
+#include "millrace/job/text.h"
 
 namespace millrace::job {
 namespace {
@@ -15,6 +16,12 @@ void check_ranges(const Job& job, const std::string& where) {
   for (const Field& field : fields()) {
     if (const std::string fault = field.fault(job); !fault.empty()) fail_input("{}: {}", where, fault);
   }
+}
+
+void check_name(const Job& job, const std::string& where) {
+  if (job.name.find('/') == std::string::npos) return;
+  fail_input("{}: name is {}; it becomes part of a directory's name: write it without /, and --out for another place",
+             where, in_quotes(job.name));
 }
 
 void check_length(const Job& job, const std::string& where) {
@@ -92,6 +99,7 @@ void check_init_file(const std::string& path, const std::string& where) {
 
 void validate(const Job& job, const std::string& where) {
   check_ranges(job, where);
+  check_name(job, where);
   check_length(job, where);
   check_microbatches(job, where);
   check_optimizer(job, where);

@@ -82,18 +82,18 @@ void check_run_directory(const fs::path& wanted, bool overwrite) {
 }
 
 void check_file(const fs::path& path, std::string_view option) {
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  std::error_code error;
-  const fs::file_type type = fs::status(path, error).type();
-  const char* fault = nullptr;
-  if (type == fs::file_type::directory || !path.has_filename()) {
-    fault = "is a directory";
-  } else if (!fs::is_directory(folder, error)) {
-    fault = "its directory does not exist";
-  } else if (::access(type == fs::file_type::not_found ? folder.c_str() : path.c_str(), W_OK) != 0) {
-    fault = std::strerror(errno);
+  // Only trying tells: where nothing can be created, access(2) may still allow it.
+  const int probe = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  int error = probe < 0 ? errno : 0;
+  if (probe >= 0) {
+    ::close(probe);
+    ::unlink(path.c_str());
+  } else if (error == EEXIST) {
+    error = fs::is_directory(path) ? EISDIR : ::access(path.c_str(), W_OK) != 0 ? errno : 0;
   }
-  if (fault) fail_input("{} {}: cannot be written: {}; name another file", option, path.string(), fault);
+  if (error != 0) {
+    fail_input("{} {}: cannot be written: {}; name another file", option, path.string(), std::strerror(error));
+  }
 }
 
 void write_file(const fs::path& path, std::string_view text) {

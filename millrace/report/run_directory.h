@@ -13,7 +13,7 @@ namespace millrace::report {
 // or already holds a run and `overwrite` is false. Changes nothing, so it can be asked before any work is done.
 void check_run_directory(const std::filesystem::path& path, bool overwrite);
 
-// The same for a file that is to be written later; `option` is what named it.
+// The same for a file that is to be written later, named by the option `option`. Leaves nothing behind.
 void check_file(const std::filesystem::path& path, std::string_view option);
 
 // Replaces the file's content in one piece: whoever reads it sees the old text or the new, never half of it.
