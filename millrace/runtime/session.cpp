@@ -113,12 +113,22 @@ void Session::check_limit(const Prepared& prepared, const std::vector<size_t>& s
     if (static_cast<double>(item.bytes) < 0.5 * kMiB) continue;
     sum += fmt::format("{}{} {:.0f}", sum.empty() ? "" : " + ", item.what, static_cast<double>(item.bytes) / kMiB);
   }
-  // Arena and inputs grow with the batch, the rest does not.
-  const auto room = static_cast<double>(options_.memory_limit) -
-                    static_cast<double>(persistent.bytes - prepared.buffer_bytes[prepared.program.images]);
-  const double per_sample = static_cast<double>(plan.arena_bytes + prepared.buffer_bytes[prepared.program.images]) /
-                            static_cast<double>(graph_.batch());
-  const auto fits = static_cast<int64_t>(room / per_sample);
+  // What another batch would take: all but what belongs to a parameter is proportional to it.
+  auto total_at = [&](int64_t batch) {
+    std::vector<size_t> bytes = prepared.buffer_bytes;
+    for (size_t id = 0; id < bytes.size(); ++id) {
+      if (prepared.program.buffers[id].param != graph::kNone) continue;
+      bytes[id] = bytes[id] * static_cast<size_t>(batch) / static_cast<size_t>(graph_.batch());
+    }
+    PersistentLayout layout;
+    extend(layout, prepared.program, bytes);
+    return layout.bytes + plan_memory(prepared.program, bytes, scratch).arena_bytes;
+  };
+  int64_t fits = 0;
+  for (int64_t too_many = graph_.batch(); too_many - fits > 1;) {
+    const int64_t batch = (fits + too_many) / 2;
+    (total_at(batch) <= options_.memory_limit ? fits : too_many) = batch;
+  }
   const std::string advice =
       fits >= 1 ? fmt::format("about {} of {} samples would fit: write a smaller batch or more parallel.microbatches",
                               fits, graph_.batch())
