@@ -1,0 +1,240 @@
+// What training_program and evaluation_program put in which order; what it computes is gradient_test.cpp's.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "millrace/graph/builder.h"
+#include "millrace/graph/fuse.h"
+#include "millrace/graph/program.h"
+#include "millrace/job/job.h"
+#include "millrace/model/model.h"
+
+namespace millrace::graph {
+namespace {
+
+Graph model_graph(const std::string& name, int size) {
+  const job::Model model{.name = name, .classes = 10, .image_size = size};
+  return fuse(model::build(model, 2, 0.1));
+}
+std::vector<Graph> all_models() {
+  return {model_graph("alexnet", 64),  model_graph("vgg16", 32),    model_graph("vgg16_bn", 32),
+          model_graph("resnet18", 32), model_graph("resnet50", 32), model_graph("resnet_small", 16)};
+}
+
+std::vector<size_t> nodes_of(const Program& program, OpId op, OpKind kind, Pass pass) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    const Node& node = program.nodes[i];
+    if (node.op == op && node.kind == kind && node.pass == pass) found.push_back(i);
+  }
+  return found;
+}
+
+bool contains(const std::vector<BufferId>& ids, BufferId id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+TEST(Autodiff, EveryParameterisedOperatorHasInputAndWeightGradient) {
+  for (const Graph& graph : all_models()) {
+    const Program program = training_program(graph, {});
+    for (OpId id = 0; id < static_cast<OpId>(graph.ops.size()); ++id) {
+      const Op& op = graph.ops[id];
+      if (op.params.empty()) continue;
+      const bool reads_images = op.inputs[0] == graph.images;
+      const auto input = nodes_of(program, id, op.kind, Pass::InputGrad);
+      const auto weight = nodes_of(program, id, op.kind, Pass::WeightGrad);
+      ASSERT_EQ(weight.size(), 1u) << graph.name << " " << op.name;
+      ASSERT_EQ(input.size(), reads_images ? 0u : 1u) << graph.name << " " << op.name;
+      if (!reads_images) {
+        EXPECT_LT(input[0], weight[0]) << "B is I, then W";
+      }
+    }
+  }
+}
+
+TEST(Autodiff, NothingComputesTheGradientOfTheImages) {
+  for (const Graph& graph : all_models()) {
+    for (const Buffer& buffer : training_program(graph, {}).buffers) EXPECT_NE(buffer.name, "d images") << graph.name;
+  }
+}
+
+TEST(Autodiff, EveryBufferIsWrittenOnceAndBeforeItIsRead) {
+  for (const Graph& graph : all_models()) {
+    for (int microbatches : {0, 1, 2}) {  // 0: evaluation
+      const Program program = microbatches ? training_program(graph, {microbatches, true}) : evaluation_program(graph);
+      std::set<BufferId> written;
+      for (const Node& node : program.nodes) {
+        for (BufferId id : node.reads) {
+          if (!is_persistent(program.buffers[id].role)) {
+            EXPECT_TRUE(written.count(id)) << node.name << " reads " << program.buffers[id].name;
+          }
+        }
+        for (BufferId id : node.writes) {
+          if (!is_persistent(program.buffers[id].role)) {
+            EXPECT_TRUE(written.insert(id).second) << node.name << " writes again " << program.buffers[id].name;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Autodiff, PlacesThatMayBeSharedHaveOneShapeAndType) {
+  for (const Graph& graph : all_models()) {
+    const Program program = training_program(graph, {});
+    size_t pairs = 0;
+    for (const Node& node : program.nodes) {
+      for (const InPlace& pair : node.in_place) {
+        const Buffer &from = program.buffers[node.reads.at(pair.read)],
+                     &to = program.buffers[node.writes.at(pair.write)];
+        EXPECT_EQ(from.shape, to.shape) << node.name;
+        EXPECT_EQ(from.dtype, to.dtype) << node.name;
+        ++pairs;
+      }
+    }
+    EXPECT_GT(pairs, 0u);
+  }
+}
+
+TEST(Autodiff, AnUpdateComesAfterTheLastReadOfTheWeight) {
+  for (const Graph& graph : all_models()) {
+    for (int microbatches : {1, 4}) {
+      const Program program = training_program(graph, {microbatches, true});
+      std::set<ParamId> updated;
+      for (size_t i = 0; i < program.nodes.size(); ++i) {
+        const Node& step = program.nodes[i];
+        if (step.kind != OpKind::SgdStep) continue;
+        EXPECT_EQ(step.pass, Pass::Update);
+        const BufferId weight = step.writes[0];
+        EXPECT_EQ(step.reads[0], weight);
+        EXPECT_TRUE(updated.insert(program.buffers[weight].param).second) << step.name << " updated twice";
+        for (size_t later = i + 1; later < program.nodes.size(); ++later) {
+          EXPECT_FALSE(contains(program.nodes[later].reads, weight))
+              << program.nodes[later].name << " reads " << program.buffers[weight].name << " after its update";
+        }
+      }
+      size_t trainable = 0;
+      for (const Param& param : graph.params) trainable += param.trainable();
+      EXPECT_EQ(updated.size(), trainable);
+    }
+  }
+}
+
+TEST(Autodiff, OneMicrobatchUpdatesWhileBackwardRuns) {
+  const Program program = training_program(model_graph("resnet18", 32), {});
+  EXPECT_EQ(program.first_update, program.nodes.size());
+  size_t first_step = program.nodes.size(), last_gradient = 0;
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    if (program.nodes[i].kind == OpKind::SgdStep) first_step = std::min(first_step, i);
+    if (program.nodes[i].pass == Pass::WeightGrad) last_gradient = i;
+  }
+  EXPECT_LT(first_step, last_gradient);
+  for (const Buffer& buffer : program.buffers) EXPECT_NE(buffer.role, BufferRole::GradientSum);
+}
+
+TEST(Autodiff, SeveralMicrobatchesDeferEveryUpdate) {
+  const Graph graph = model_graph("resnet18", 32);
+  const Program program = training_program(graph, {2, true});
+  size_t trainable = 0;
+  for (const Param& param : graph.params) trainable += param.trainable();
+  EXPECT_EQ(program.nodes.size() - program.first_update, trainable);
+  std::set<BufferId> summed;
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    const Node& node = program.nodes[i];
+    EXPECT_EQ(i >= program.first_update, node.kind == OpKind::SgdStep) << node.name;
+    if (node.kind == OpKind::Accumulate) {
+      EXPECT_EQ(program.buffers[node.writes[0]].role, BufferRole::GradientSum);
+      EXPECT_EQ(node.reads[0], node.writes[0]);
+      summed.insert(node.writes[0]);
+    }
+    if (node.kind == OpKind::SgdStep) {
+      EXPECT_TRUE(summed.count(node.reads[1])) << node.name << " steps by a part only";
+    }
+  }
+  EXPECT_EQ(summed.size(), trainable);
+}
+
+TEST(Autodiff, WithoutMomentumThereIsNoVelocity) {
+  const Program program = training_program(model_graph("resnet_small", 16), {1, false});
+  for (const Buffer& buffer : program.buffers) EXPECT_NE(buffer.role, BufferRole::Velocity);
+  for (const Node& node : program.nodes) {
+    if (node.kind == OpKind::SgdStep) {
+      EXPECT_EQ(node.reads.size(), 2u);
+    }
+  }
+}
+
+TEST(Autodiff, EvaluationSavesNothingAndChangesNothing) {
+  for (const Graph& graph : all_models()) {
+    const Program program = evaluation_program(graph);
+    EXPECT_EQ(program.first_update, program.nodes.size());
+    for (const Node& node : program.nodes) {
+      EXPECT_EQ(node.pass, Pass::Evaluate) << node.name;
+      EXPECT_NE(node.kind, OpKind::Dropout);
+      EXPECT_EQ(node.writes.size(), 1u) << node.name << " saves something";
+      const BufferRole role = program.buffers[node.writes[0]].role;
+      EXPECT_TRUE(role == BufferRole::Activation || role == BufferRole::Metric) << node.name;
+    }
+    for (const Buffer& buffer : program.buffers) {
+      EXPECT_TRUE(buffer.role == BufferRole::Activation || buffer.role == BufferRole::Input ||
+                  buffer.role == BufferRole::Weight || buffer.role == BufferRole::Statistic ||
+                  buffer.role == BufferRole::Metric)
+          << buffer.name;
+    }
+  }
+}
+
+TEST(Autodiff, AFusedReluIsMaskedOnceForBothGradients) {
+  Builder b("net", 2, 3, 6, 6);
+  ValueId x = b.conv("first", b.images(), {.out_channels = 4, .window = {}}, {});
+  x = b.relu("r", b.conv("second", x, {.out_channels = 4, .window = {}}, {}));
+  b.softmax_cross_entropy("loss", b.linear("fc", b.flatten("f", x), {.out_features = 3}, {}), 0);
+  const Program program = training_program(fuse(std::move(b).finish()), {});
+  const auto mask = nodes_of(program, 1, OpKind::Relu, Pass::InputGrad);
+  const auto input = nodes_of(program, 1, OpKind::Conv2d, Pass::InputGrad);
+  const auto weight = nodes_of(program, 1, OpKind::Conv2d, Pass::WeightGrad);
+  ASSERT_EQ(mask.size(), 1u);
+  ASSERT_TRUE(input.size() == 1 && weight.size() == 1);
+  const BufferId masked = program.nodes[mask[0]].writes[0];
+  EXPECT_EQ(program.nodes[input[0]].reads[0], masked);
+  EXPECT_EQ(program.nodes[weight[0]].reads[1], masked);
+}
+
+// Batch norm reads its output in backward only where the sign before the ReLU does not follow from its input.
+TEST(Autodiff, BatchNormKeepsItsOutputOnlyForReluAfterResidual) {
+  for (bool residual : {false, true}) {
+    for (bool relu : {false, true}) {
+      Builder b("net", 2, 3, 6, 6);
+      const ValueId c = b.conv("c", b.images(), {.out_channels = 3, .window = {}}, {});
+      ValueId x = b.batch_norm("n", c);
+      if (residual) x = b.add("a", x, b.conv("s", b.images(), {.out_channels = 3, .window = {}}, {}));
+      if (relu) x = b.relu("r", x);
+      b.softmax_cross_entropy("loss", b.linear("fc", b.flatten("f", x), {.out_features = 3}, {}), 0);
+      Graph graph = std::move(b).finish();
+      // The shortcut has to stand before the norm to be taken in.
+      if (residual) std::swap(graph.ops[1], graph.ops[2]);
+      graph = fuse(graph);
+      const Program program = training_program(graph, {});
+      for (const Node& node : program.nodes) {
+        if (node.kind != OpKind::BatchNorm || node.pass != Pass::InputGrad) continue;
+        EXPECT_EQ(std::get<BatchNormAttrs>(node.attrs).residual, residual);
+        EXPECT_EQ(node.reads.size(), residual && relu ? 6u : 5u);
+        EXPECT_EQ(node.writes.size(), residual && relu ? 3u : 2u);
+      }
+    }
+  }
+}
+
+TEST(Autodiff, ThreeReadersTakeTwoAdds) {
+  Builder b("net", 2, 3, 6, 6);
+  const ValueId x = b.conv("c", b.images(), {.out_channels = 4, .window = {}}, {});
+  const ValueId sum = b.add("a2", b.add("a1", b.relu("r", x), b.max_pool("p", x, Window::square(3, 1, 1))),
+                            b.avg_pool("q", x, Window::square(3, 1, 1)));
+  b.softmax_cross_entropy("loss", b.linear("fc", b.flatten("f", sum), {.out_features = 3}, {}), 0);
+  const Graph graph = std::move(b).finish();
+  EXPECT_EQ(nodes_of(training_program(graph, {}), 0, OpKind::Add, Pass::InputGrad).size(), 2u);
+}
+
+}  // namespace
+}  // namespace millrace::graph

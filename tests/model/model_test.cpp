@@ -1,0 +1,146 @@
+#include "millrace/model/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+#include "millrace/base/error.h"
+
+namespace millrace::model {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+graph::Graph build_224(const std::string& name, int64_t batch = 1) {
+  return build({.name = name, .classes = 1000, .image_size = 224}, batch, 0.0);
+}
+
+double total_flops(const graph::Graph& graph) {
+  double sum = 0;
+  for (const graph::Op& op : graph.ops) sum += forward_flops(graph, op);
+  return sum;
+}
+
+// torchvision's counts.
+TEST(Model, ParameterCountsAreTorchvisions) {
+  const std::map<std::string, int64_t> counts{{"alexnet", 61'100'840},   {"vgg16", 138'357'544},
+                                              {"vgg16_bn", 138'365'992}, {"resnet18", 11'689'512},
+                                              {"resnet34", 21'797'672},  {"resnet50", 25'557'032}};
+  for (const auto& [name, count] : counts) EXPECT_EQ(build_224(name).trainable_elements(), count) << name;
+}
+
+TEST(Model, ForwardFlopsAreThePapers) {
+  EXPECT_NEAR(total_flops(build_224("resnet50")), 8.2e9, 0.05e9);
+  EXPECT_NEAR(total_flops(build_224("vgg16")), 30.9e9, 0.2e9);
+  EXPECT_NEAR(total_flops(build_224("alexnet")), 1.43e9, 0.02e9);
+  EXPECT_EQ(total_flops(build_224("resnet50", 4)), 4 * total_flops(build_224("resnet50")));
+}
+
+TEST(Model, NamesAndShapesAreTorchvisions) {
+  const std::map<std::string, std::vector<std::pair<std::string, Shape>>> params{
+      {"alexnet",
+       {{"features.0.weight", {64, 3, 11, 11}},
+        {"features.10.bias", {256}},
+        {"classifier.1.weight", {4096, 9216}},
+        {"classifier.6.bias", {1000}}}},
+      {"vgg16", {{"features.28.weight", {512, 512, 3, 3}}, {"classifier.0.weight", {4096, 25088}}}},
+      {"vgg16_bn",
+       {{"features.0.weight", {64, 3, 3, 3}},
+        {"features.1.running_var", {64}},
+        {"features.40.weight", {512, 512, 3, 3}},
+        {"features.41.bias", {512}},
+        {"classifier.3.bias", {4096}}}},
+      {"resnet18", {{"layer1.0.conv2.weight", {64, 64, 3, 3}}, {"layer4.0.downsample.0.weight", {512, 256, 1, 1}}}},
+      {"resnet34", {{"layer3.5.bn2.weight", {256}}, {"fc.weight", {1000, 512}}}},
+      {"resnet50",
+       {{"conv1.weight", {64, 3, 7, 7}},
+        {"bn1.running_mean", {64}},
+        {"layer1.0.downsample.0.weight", {256, 64, 1, 1}},
+        {"layer2.3.conv3.weight", {512, 128, 1, 1}},
+        {"layer4.2.bn3.bias", {2048}},
+        {"fc.weight", {1000, 2048}},
+        {"fc.bias", {1000}}}}};
+  for (const auto& [name, expected] : params) {
+    const graph::Graph graph = build_224(name);
+    for (const auto& [param, shape] : expected) {
+      const auto found = std::find_if(graph.params.begin(), graph.params.end(),
+                                      [&, wanted = param](const graph::Param& p) { return p.name == wanted; });
+      ASSERT_NE(found, graph.params.end()) << name << " " << param;
+      EXPECT_EQ(found->shape, shape) << name << " " << param;
+    }
+  }
+}
+
+TEST(Model, NamesAreUnique) {
+  for (const std::string& name : model_names()) {
+    std::map<std::string, int> params, ops;
+    const graph::Graph graph = build({.name = name, .classes = 10, .image_size = 64}, 1, 0.0);
+    for (const graph::Param& param : graph.params) EXPECT_EQ(++params[param.name], 1) << name << " " << param.name;
+    for (const graph::Op& op : graph.ops) EXPECT_EQ(++ops[op.name], 1) << name << " " << op.name;
+  }
+}
+
+TEST(Model, TheStrideOfABottleneckStandsOnItsSecondConvolution) {
+  const graph::Graph graph = build_224("resnet50");
+  for (const graph::Op& op : graph.ops) {
+    const auto* conv = std::get_if<graph::Conv2dAttrs>(&op.attrs);
+    if (conv && op.name.rfind("layer2.0.conv", 0) == 0) {
+      EXPECT_EQ(conv->window.stride_h, op.name == "layer2.0.conv2" ? 2 : 1) << op.name;
+    }
+  }
+}
+
+TEST(Model, LogitsHaveTheClassesAsked) {
+  for (const std::string& name : model_names()) {
+    const graph::Graph graph = build({.name = name, .classes = 17, .image_size = 64, .channels = 1}, 3, 0.1);
+    EXPECT_EQ(graph.values[graph.logits].shape, (Shape{3, 17})) << name;
+    EXPECT_EQ(graph.values[graph.images].shape, (Shape{3, 1, 64, 64})) << name;
+    EXPECT_EQ(std::get<graph::LossAttrs>(graph.ops.back().attrs).label_smoothing, 0.1) << name;
+  }
+}
+
+TEST(Model, DropoutStandsWhereItIsAskedFor) {
+  auto dropouts = [](const std::string& name, double probability) {
+    int count = 0;
+    const job::Model model{.name = name, .classes = 10, .image_size = 64, .dropout = probability};
+    for (const graph::Op& op : build(model, 1, 0.0).ops) count += op.kind == graph::OpKind::Dropout;
+    return count;
+  };
+  for (const char* name : {"alexnet", "vgg16", "vgg16_bn"}) {
+    EXPECT_EQ(dropouts(name, 0.5), 2) << name;
+    EXPECT_EQ(dropouts(name, 0.0), 0) << name;
+  }
+  EXPECT_EQ(dropouts("resnet50", 0.5), 0);
+}
+
+TEST(Model, RefusesAnImageTooSmallNamingTheLayer) {
+  auto refusal = [](const std::string& name, int size) {
+    return [=] { build({.name = name, .classes = 10, .image_size = size}, 1, 0.0); };
+  };
+  // 63 is the least AlexNet takes, 32 the least VGG16 does.
+  EXPECT_NO_THROW(refusal("alexnet", 63)());
+  EXPECT_THAT(refusal("alexnet", 62), ThrowsMessage<std::invalid_argument>(AllOf(
+                                          HasSubstr("alexnet"), HasSubstr("features.12"), HasSubstr("2x2 input"))));
+  EXPECT_THAT(refusal("alexnet", 6), ThrowsMessage<std::invalid_argument>(
+                                         AllOf(HasSubstr("features.0"), HasSubstr("11x11"), HasSubstr("6x6"))));
+  EXPECT_NO_THROW(refusal("vgg16", 32)());
+  EXPECT_THAT(refusal("vgg16", 31), ThrowsMessage<std::invalid_argument>(
+                                        AllOf(HasSubstr("vgg16"), HasSubstr("features.30"), HasSubstr("1x1 input"))));
+  EXPECT_THAT(refusal("vgg16_bn", 31), ThrowsMessage<std::invalid_argument>(HasSubstr("features.43")));
+  EXPECT_NO_THROW(refusal("resnet50", 1)());
+  EXPECT_THAT(refusal("resnet50", 0), ThrowsMessage<std::invalid_argument>(HasSubstr("1x3x0x0")));
+}
+
+TEST(Model, RefusesAnUnknownNameAndListsTheKnown) {
+  EXPECT_THAT([] { build({.name = "resnet51"}, 1, 0.0); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("\"resnet51\""), HasSubstr("resnet50"), HasSubstr("vgg16"))));
+}
+
+}  // namespace
+}  // namespace millrace::model
