@@ -214,12 +214,10 @@ void Session::run(const std::vector<backend::Task>& tasks, size_t begin, size_t 
     for (size_t i = begin; i < end; ++i) tasks[i](context);
     return;
   }
-  auto before = std::chrono::steady_clock::now();
   for (size_t i = begin; i < end; ++i) {
+    const auto before = std::chrono::steady_clock::now();
     tasks[i](context);
-    const auto after = std::chrono::steady_clock::now();
-    node_times_[i].seconds += std::chrono::duration<double>(after - before).count();
-    before = after;
+    node_times_[i].seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
   }
 }
 

@@ -73,7 +73,7 @@ class Session {
   Metrics train_step(int64_t step, int64_t samples, double learning_rate, const std::function<int64_t(int)>& fill);
   Metrics evaluate(int64_t rows);
 
-  // From now on the time of every node of the training program is summed; costs one clock read a node.
+  // From now on the time of every node of the training program is summed; costs two clock reads a node.
   void time_nodes(bool on);
   const std::vector<NodeTime>& node_times() const { return node_times_; }
 
