@@ -4,6 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
+# Several tests share the cores: threads that wait must not spin.
+export OMP_WAIT_POLICY=passive
+
 presets=("$@")
 [ $# -gt 0 ] || presets=(release)
 tools/install_dependencies.sh
