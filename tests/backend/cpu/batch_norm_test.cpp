@@ -66,7 +66,7 @@ TEST_F(CpuBatchNorm, ResidualThatNeedsNoGradientGetsNone) {
   one.program.nodes[0].writes.pop_back();
   const Plain plain = random_plain(one, context, 1);
   expect_close(one, context, run_node(*reference_, one, context, plain),
-               run_on_dirty_memory(*cpu_, one, context, plain), kTolerance);
+               run_on_dirty_memory(*cpu_, one, context, plain), tolerance_);
 }
 
 TEST_F(CpuBatchNorm, WeightGradAgreesWithReference) {

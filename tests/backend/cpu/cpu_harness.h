@@ -124,7 +124,7 @@ class CpuKernels : public testing::Test {
                                     << spec.x.str() << ", rows " << context.rows << ", " << spec.in_place.size()
                                     << " in place");
     const Plain expected = run_node(*reference_, one, context, plain);
-    expect_close(one, context, expected, run_on_dirty_memory(cpu, one, context, plain), kTolerance);
+    expect_close(one, context, expected, run_on_dirty_memory(cpu, one, context, plain), tolerance_);
   }
   // As above, also with each single place in `may` taken and with all of them together.
   void expect_agrees_in_place(NodeSpec spec, const StepContext& context, const std::vector<graph::InPlace>& may,
@@ -139,7 +139,7 @@ class CpuKernels : public testing::Test {
     expect_agrees(spec, context);
   }
 
-  static constexpr double kTolerance = 1e-5;  // of the largest magnitude
+  double tolerance_ = 1e-5;  // of the largest magnitude
   std::unique_ptr<Backend> reference_ = make_reference_backend({});
   std::unique_ptr<Backend> cpu_ = make_cpu();
   uint64_t seed_ = 0;

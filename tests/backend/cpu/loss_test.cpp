@@ -28,7 +28,7 @@ TEST_F(CpuLoss, HardCasesAgreeWithReference) {
       {"labels", {5, 0, 1, -1}}};
   const StepContext context{.rows = 4};
   const Plain expected = run_node(*reference_, one, context, plain);
-  expect_close(one, context, expected, run_node(*cpu_, one, context, plain), kTolerance);
+  expect_close(one, context, expected, run_node(*cpu_, one, context, plain), tolerance_);
   EXPECT_EQ(expected.at("metrics")[graph::kRows], 3);
 }
 
