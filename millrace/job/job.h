@@ -64,8 +64,33 @@ struct Eval {
   bool operator==(const Eval&) const = default;
 };
 
+// How a model is spread over workers. A worker is one device (node:device) that runs its own list of actions; a stage
+// is a slice of the model; a replica is a copy of a stage on a worker.
+enum class Mode {
+  Dp,         // one stage, replicated
+  GPipe,      // synchronous: all forwards of a step, then all backwards
+  OneFOneB,   // synchronous: forwards and backwards in turn, then a flush
+  PipeDream,  // asynchronous: no flush, forward and backward of a minibatch see one version of the weights
+  Ssp,        // asynchronous: an exact delay per stage, a batch is split over a stage's replicas
+};
+enum class Replicas {
+  Split,       // each replica takes its share of the rows of every micro-batch
+  RoundRobin,  // whole micro-batches go to the replicas in turn
+};
+enum class Balance { Operators, Flops, Time };
 struct Parallel {
-  int microbatches = 1;  // a batch is computed in this many parts, gradients summed
+  Mode mode = Mode::Dp;
+  std::string placement = {};      // "0:0-6.0:7": where each stage runs; empty: one stage on every worker there is
+  std::string stage_weights = {};  // "10:1": share of each stage; empty: equal shares
+  Balance balance = Balance::Operators;  // what the shares are shares of
+  std::vector<std::string> cuts;         // instead of shares: the layer each further stage begins with
+  std::string stage_file = {};  // instead of a placement: PipeDream's module_to_stage_map and stage_to_rank_map
+  Replicas replicas = Replicas::Split;
+  int microbatches = 1;           // a batch is computed in this many parts, gradients summed
+  std::vector<int> versions;      // ssp: weight versions kept by each stage; empty: stages - i for stage i
+  bool static_scheduling = true;  // false: a worker may take an action that is ready before one that waits
+  bool multi_buffer = true;       // one more activation buffer per stage, so that receiving overlaps computing
+  double bucket_mib = 25;         // gradients are reduced over replicas in pieces of about this size
   bool operator==(const Parallel&) const = default;
 };
 
