@@ -17,8 +17,8 @@
 // Buffers. A replica keeps `slots[stage]` activation slots: micro-batch l lives in slot l % slots, from the Post (or
 // Forward) that writes it to the end of its Backward (WeightGrad). Its outgoing activation messages read the same
 // slot and must have left before the slot is written again. Gradients that come in and go out have
-// `gradient_slots` buffers each, used in turn in the same way, from Post (or Backward) to the end of the Backward
-// (or the message's departure).
+// `gradient_slots` buffers each, used in turn in the same way: one that comes in from Post to the end of the Backward
+// (WeightGrad), one that goes out from Backward (InputGrad) to the message's departure.
 //
 // Versions. Stage s keeps versions[s] = b versions of its weights. Micro-batches that belong to update u (see
 // update_of) read version u - (b - 1), and Step u writes version u + 1 over version u + 1 - b. Versions count from
