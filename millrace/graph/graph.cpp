@@ -21,6 +21,13 @@ const char* name_of(OpKind kind) {
   return "?";
 }
 
+OpId Graph::producer(ValueId value) const {
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].output == value) return static_cast<OpId>(i);
+  }
+  return kNone;
+}
+
 int64_t Graph::trainable_elements() const {
   int64_t count = 0;
   for (const Param& param : params) {
