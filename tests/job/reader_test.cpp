@@ -184,7 +184,9 @@ TEST(Reader, DocumentsThatAreNoJobAreRefused) {
   EXPECT_THAT(whole("batch\n"),
               refuses("job.yaml:1: a job is lines of \"key: value\", e.g. batch: 32; this is \"batch\""));
   EXPECT_THAT(whole("steps: 1\n---\nsteps: 2\n"),
-              refuses("job.yaml:3: a second document begins here; a job file holds one"));
+              refuses("job.yaml:2: a second document begins here; a job file holds one"));
+  EXPECT_THAT(whole(",batch: 1\n"),
+              refuses("job.yaml:1: not valid YAML: a document cannot begin so; write e.g. batch: 32"));
   EXPECT_THAT(whole(std::string("steps: 1\0", 9)), refuses("job.yaml: not a text file; a job is written in YAML"));
 }
 
