@@ -5,23 +5,20 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 #include <utility>
 
 #include "millrace/base/error.h"
 #include "millrace/job/fields.h"
+#include "millrace/job/small_file.h"
 #include "millrace/job/text.h"
 #include "millrace/job/validate.h"
 
 namespace millrace::job {
 namespace {
-
-constexpr size_t kLargestFileBytes = 1 << 20;
 
 // Takes one text for one key; `where` opens the message.
 void assign(Job& job, const Field& field, std::string_view text, const std::string& where,
@@ -195,18 +192,7 @@ Job parse_job(const std::string& yaml_text, const std::string& file_name, const 
 }
 
 Job read_job(const std::string& path, const std::vector<std::string>& sets) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) fail_input("{}: no such job file", path);
-  if (std::filesystem::is_directory(status)) fail_input("{}: is a directory; name the job file in it", path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
-  std::string text(kLargestFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) fail_run("{}: cannot be read: {}", path, std::strerror(errno));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kLargestFileBytes) fail_input("{}: larger than 1 MiB; that is no job file", path);
-  return parse_job(text, path, sets);
+  return parse_job(read_small_file(path, "job file"), path, sets);
 }
 
 std::string to_yaml(const Job& job) {
