@@ -14,19 +14,33 @@ def table(header, rows):
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
 
 
+def torch_formats(result):
+    """PyTorch's numbers by memory format; a record of before both were measured has those of the faster one."""
+    measured = {
+        "median_samples_per_s": result["median_samples_per_s"]["torch"],
+        "speed_ratio": result["speed_ratio"],
+        "median_peak_bytes": result["median_peak_bytes"]["torch"],
+        "memory_ratio": result["memory_ratio"],
+    }
+    return result.get("torch_formats", {result["torch_format"]: measured})
+
+
 def speed_rows(record):
+    """One row per format of PyTorch; the ratios against the faster one are bold."""
     for result in record["results"]:
-        speed, peak = result["median_samples_per_s"], result["median_peak_bytes"]
-        yield [
-            result["model"],
-            str(result["batch"]),
-            f"{speed['torch']:.2f} ({result['torch_format'].replace('_', ' ')})",
-            f"{speed['millrace']:.2f}",
-            f"**{result['speed_ratio']:.2f}x**",
-            f"{peak['torch'] / MiB:.0f}",
-            f"{peak['millrace'] / MiB:.0f}",
-            f"**{result['memory_ratio']:.2f}x**",
-        ]
+        for number, (name, torch) in enumerate(torch_formats(result).items()):
+            mark = "**" if name == result["torch_format"] else ""
+            first = number == 0
+            yield [
+                result["model"] if first else "",
+                str(result["batch"]) if first else "",
+                f"{torch['median_samples_per_s']:.2f} ({name.replace('_', ' ')})",
+                f"{result['median_samples_per_s']['millrace']:.2f}" if first else "",
+                f"{mark}{torch['speed_ratio']:.2f}x{mark}",
+                f"{torch['median_peak_bytes'] / MiB:.0f}",
+                f"{result['median_peak_bytes']['millrace'] / MiB:.0f}" if first else "",
+                f"{mark}{torch['memory_ratio']:.2f}x{mark}",
+            ]
 
 
 def median_bench(result):
@@ -55,12 +69,14 @@ def where_time_goes(result):
 def page(record):
     machine, versions = record["machine"], record["versions"]
     arguments = record["arguments"]
+    both = any("torch_formats" in result for result in record["results"])
+    formats = "PyTorch in both memory formats, contiguous being its default; bold: against the faster. " if both else ""
     parts = [
         f"## {machine['cpu']}, {machine['cores']} cores\n",
         f"{machine['system']}, PyTorch {versions['torch']} with OpenBLAS and oneDNN {versions['debian']['libdnnl2']}, "
         f"{arguments['threads']} threads, fp32, 224x224, 1000 classes. Samples/s: median of {arguments['repeats']} runs in turn, "
         f"each the median of {arguments['steps']} steps. Peak: resident memory of the whole process, MiB. "
-        f"Commit {record['commit'][:10]}, `bench/vs_torch.sh`.\n",
+        f"{formats}Commit {record['commit'][:10]}, `bench/vs_torch.sh`.\n",
         table(
             ["model", "batch", "PyTorch", "Millrace", "speed", "PyTorch MiB", "Millrace MiB", "memory"],
             speed_rows(record),
