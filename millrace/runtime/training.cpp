@@ -26,6 +26,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 Training::Training(const job::Job& job, const MachineLimit& limit, const OnMeasure& on_measure)
     : job_(job), threads_(thread_count(job)) {
   graph_ = graph::fuse(model::build(job.model, job.batch / job.parallel.microbatches, job.loss.label_smoothing));
+  if (!job.model.init.empty()) state::check_params(job.model.init, graph_);  // before kernels are measured
   train_data_ = data::make_dataset(job, data::Split::Train);
   if (job.data.kind == job::DataKind::Generated && job.data.test_samples > 0) {
     test_data_ = data::make_dataset(job, data::Split::Test);
