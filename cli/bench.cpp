@@ -165,7 +165,9 @@ void declare_bench(CLI::App& app, Action& action) {
       ->type_name("STEPS")
       ->capture_default_str();
   command->add_flag("--layers", arguments->layers, "Also print every layer and pass");
-  command->add_option("--json", arguments->json, "Write the record here")->type_name("FILE");
+  command->add_option("--json", arguments->json, "Write the record here")
+      ->type_name("FILE")
+      ->check(not_empty("record.json"));
   command->callback([arguments, &action] { action = [arguments] { bench(*arguments); }; });
 }
 

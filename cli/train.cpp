@@ -121,7 +121,11 @@ report::Summary summarise(const job::Job& job, const runtime::Training& training
 
 void train(const TrainArguments& arguments) {
   const job::Job job = job::read_job(arguments.job.path, arguments.job.sets);
-  if (!arguments.out.empty()) report::check_run_directory(arguments.out, arguments.overwrite);
+  if (arguments.out.empty()) {
+    report::check_run_directory("runs", true);  // a numbered directory in it
+  } else {
+    report::check_run_directory(arguments.out, arguments.overwrite);
+  }
   if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
 
   const MemoryMeter memory;
@@ -153,9 +157,13 @@ void declare_train(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand("train", "Train a model");
   arguments->job.declare(*command);
-  command->add_option("--out", arguments->out, "The run directory (default: runs/<job>-<n>)")->type_name("DIR");
+  command->add_option("--out", arguments->out, "The run directory (default: runs/<job>-<n>)")
+      ->type_name("DIR")
+      ->check(not_empty("runs/first"));
   command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --out already holds");
-  command->add_option("--json", arguments->json, "Also write the summary here")->type_name("FILE");
+  command->add_option("--json", arguments->json, "Also write the summary here")
+      ->type_name("FILE")
+      ->check(not_empty("summary.json"));
   command->footer(
       "A run directory holds job.yaml (as resolved), metrics.jsonl, model.safetensors and summary.json.\n"
       "`millrace keys` lists every key of a job.");

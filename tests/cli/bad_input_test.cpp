@@ -144,6 +144,13 @@ TEST_F(BadInput, OutputDirectoryThatCannotBeWrittenIsRefused) {
               AllOf(HasSubstr("locked"), HasSubstr("Permission denied")));
 }
 
+TEST_F(BadInput, EmptyNamesAreRefused) {
+  EXPECT_THAT(refusal({"train", "job.yaml", "--out", ""}), AllOf(HasSubstr("--out"), HasSubstr("name is empty")));
+  EXPECT_THAT(refusal({"train", "job.yaml", "--out="}), HasSubstr("--out"));
+  EXPECT_THAT(refusal({"train", "job.yaml", "--json", ""}), AllOf(HasSubstr("--json"), HasSubstr("name is empty")));
+  EXPECT_THAT(refusal({"bench", "job.yaml", "--json", ""}), AllOf(HasSubstr("--json"), HasSubstr("name is empty")));
+}
+
 TEST_F(BadInput, OutputDirectoryThatHoldsARunIsLeftAsItIs) {
   ASSERT_EQ(run({"train", "job.yaml", "--out", "run", "--set", "steps=1"}).exit_code, 0);
   const std::string summary = read("run/summary.json"), weights = read("run/model.safetensors"),
