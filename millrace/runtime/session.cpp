@@ -102,18 +102,19 @@ void Session::check_limit(const Prepared& prepared, const std::vector<size_t>& s
   const MemoryPlan plan = plan_memory(prepared.program, prepared.buffer_bytes, scratch);
   PersistentLayout persistent;
   extend(persistent, prepared.program, prepared.buffer_bytes);
-  const size_t total = persistent.bytes + plan.arena_bytes;
+  const size_t total = persistent.bytes + plan.arena_bytes + options_.loader_bytes;
   if (total <= options_.memory_limit) return;
 
   constexpr double kMiB = 1 << 20;
   auto items = items_at_peak(prepared.program, prepared.buffer_bytes, plan);
+  items.push_back({"loading ahead", options_.loader_bytes});
   std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   std::string sum;
   for (const MemoryItem& item : items) {
     if (static_cast<double>(item.bytes) < 0.5 * kMiB) continue;
     sum += fmt::format("{}{} {:.0f}", sum.empty() ? "" : " + ", item.what, static_cast<double>(item.bytes) / kMiB);
   }
-  // What another batch would take: all but what belongs to a parameter is proportional to it.
+  // What another micro-batch would take: all but what belongs to a parameter is proportional to it.
   auto total_at = [&](int64_t batch) {
     std::vector<size_t> bytes = prepared.buffer_bytes;
     for (size_t id = 0; id < bytes.size(); ++id) {
@@ -124,15 +125,22 @@ void Session::check_limit(const Prepared& prepared, const std::vector<size_t>& s
     extend(layout, prepared.program, bytes);
     return layout.bytes + plan_memory(prepared.program, bytes, scratch).arena_bytes;
   };
+  // The loader holds the whole batch, in however many parts it is computed.
+  auto loader_at = [&](int64_t batch) { return options_.loader_bytes / graph_.batch() * batch; };
   int64_t fits = 0;
   for (int64_t too_many = graph_.batch(); too_many - fits > 1;) {
     const int64_t batch = (fits + too_many) / 2;
-    (total_at(batch) <= options_.memory_limit ? fits : too_many) = batch;
+    (total_at(batch) + loader_at(batch) <= options_.memory_limit ? fits : too_many) = batch;
   }
-  const std::string advice =
-      fits >= 1 ? fmt::format("about {} of {} samples would fit: write a smaller batch or more parallel.microbatches",
-                              fits, graph_.batch())
-                : "not even one sample would fit: the model needs a larger machine";
+  const bool parts_help = total_at(1) + options_.loader_bytes <= options_.memory_limit;
+  std::string advice = "not even one sample would fit: the model needs a larger machine";
+  if (fits >= 1) {
+    advice = fmt::format("about {} of {} samples would fit: write a smaller batch{}", fits * options_.microbatches,
+                         graph_.batch() * options_.microbatches, parts_help ? " or more parallel.microbatches" : "");
+  } else if (total_at(1) <= options_.memory_limit) {
+    advice = fmt::format("loading {} samples a step is too much: write a smaller batch",
+                         graph_.batch() * options_.microbatches);
+  }
   fail_input("{} needs {:.0f} MiB ({} MiB), {} has {:.0f} MiB; {}", graph_.name, static_cast<double>(total) / kMiB, sum,
              options_.limit_reason, static_cast<double>(options_.memory_limit) / kMiB, advice);
 }

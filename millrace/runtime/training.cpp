@@ -44,13 +44,15 @@ Training::Training(const job::Job& job, const MachineLimit& limit, const OnMeasu
   options.seed = job.seed;
   options.memory_limit = limit.memory_bytes;
   options.limit_reason = limit.source;
+  const bool loads = !train_data_->one_fixed_batch() || job.parallel.microbatches > 1;
+  options.loader_bytes = loads ? static_cast<size_t>(data::Loader::buffer_bytes(*train_data_, job.batch)) : 0;
   session_ = std::make_unique<Session>(graph_, *backend_, options);
   load_parameters();
 
-  if (train_data_->one_fixed_batch() && job.parallel.microbatches == 1) {
-    fill_directly();
-  } else {
+  if (loads) {
     loader_ = std::make_unique<data::Loader>(*train_data_, data::LoaderOptions{job.batch, job.seed, true, 0});
+  } else {
+    fill_directly();
   }
 }
 

@@ -114,6 +114,15 @@ TEST_F(BadInput, MoreMemoryThanTheMachineHasIsRefusedWithTheArithmetic) {
   }
 }
 
+// In parts of one sample the model fits; the batch that is loaded ahead does not.
+TEST_F(BadInput, BatchTooLargeToLoadIsRefusedWithTheArithmetic) {
+  const std::string line = refusal({"train", "job.yaml", "--out", "run"},
+                                   {"batch=1000000", "parallel.microbatches=1000000", "model.image_size=512",
+                                    "data.train_samples=1000000"});
+  EXPECT_THAT(line, AllOf(HasSubstr("resnet_small needs"), HasSubstr("loading ahead 6000"), HasSubstr("this machine has"),
+                          HasSubstr("write a smaller batch"), testing::Not(HasSubstr("microbatches"))));
+}
+
 TEST_F(BadInput, MissingJobFileIsNamed) {
   EXPECT_THAT(refusal({"train", "missing.yaml"}), HasSubstr("missing.yaml: no such job file"));
   EXPECT_THAT(refusal({"bench", "missing.yaml"}), HasSubstr("missing.yaml: no such job file"));
