@@ -92,7 +92,8 @@ std::vector<Field> make_fields() {
 
       number<double>("loss.label_smoothing", below_one, "0.1", "share of the target spread over all classes",
                      &Job::loss, &Loss::label_smoothing),
-      number<double>("eval.every_epochs", {0, 1e6}, "1", "epochs between evaluations; 0: only at the end", &Job::eval,
+      number<double>("eval.every_epochs", {0, 1e6}, "1",
+                     "epochs between evaluations, at least one step; 0: only at the end", &Job::eval,
                      &Eval::every_epochs),
       number<int>("parallel.microbatches", {1, 1'000'000}, "4",
                   "a batch is computed in this many parts, gradients summed", &Job::parallel, &Parallel::microbatches),

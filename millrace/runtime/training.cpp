@@ -92,8 +92,10 @@ TrainingResult Training::run(const Observer& observer) {
   const int64_t micro = graph_.batch();
   const int64_t image_elements = train_data_->image_elements();
   const auto epoch_steps = static_cast<int64_t>(steps_per_epoch_);
-  const int64_t evaluate_every =
-      std::max<int64_t>(job_.eval.every_epochs > 0 ? std::llround(job_.eval.every_epochs * steps_per_epoch_) : 0, 0);
+  int64_t evaluate_every = 0;  // steps; 0: only at the end
+  if (job_.eval.every_epochs > 0) {
+    evaluate_every = std::max<int64_t>(1, std::llround(job_.eval.every_epochs * steps_per_epoch_));
+  }
   Metrics stretch;
   for (int64_t step = 0; step < total_steps_; ++step) {
     const auto start = std::chrono::steady_clock::now();

@@ -82,6 +82,21 @@ TEST_F(Train, EveryStepIsOneRecordOfTheMetrics) {
   EXPECT_THAT(read("run/metrics.jsonl"), HasSubstr("\"test_top5\""));
 }
 
+TEST_F(Train, EvaluatesAtMostOnceAStep) {
+  const auto evaluations = [this](const std::string& run_directory) {
+    const std::string text = read(run_directory + "/metrics.jsonl");
+    int count = 0;
+    for (size_t at = 0; (at = text.find("\"test_loss\"", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  train("each_step", {"steps=5", "eval.every_epochs=0.001"});
+  EXPECT_EQ(evaluations("each_step"), 5);
+  train("second_step", {"steps=5", "eval.every_epochs=0.25"});
+  EXPECT_EQ(evaluations("second_step"), 3);
+  train("at_the_end", {"steps=5", "eval.every_epochs=0"});
+  EXPECT_EQ(evaluations("at_the_end"), 1);
+}
+
 TEST_F(Train, TheWrittenJobGivesTheSameWeightsAgain) {
   train("first", {"seed=7", "optimizer.nesterov=true", "schedule.kind=cosine"});
   train("again", {}, "first/job.yaml");
