@@ -119,6 +119,11 @@ TrainingResult Training::run(const Observer& observer) {
     stretch += metrics;
     result.last = stretch;
     observer.on_step({step, static_cast<double>(step + 1) / steps_per_epoch_, seconds, lr, metrics});
+    if (observer.stop_if_diverged && !std::isfinite(metrics.loss())) {
+      result.diverged = true;
+      result.last = metrics;
+      break;
+    }
 
     const bool due = evaluate_every > 0 && (step + 1) % evaluate_every == 0;
     if (test_data_ && (due || step + 1 == total_steps_)) {
