@@ -78,7 +78,7 @@ constexpr const char* kPassLegend = "F forward, I input gradient, W weight gradi
 // Of the plan; for small models code and libraries are most of what is measured, and a share would mislead.
 std::string memory_row(const report::PeakBytes& peak) {
   constexpr int64_t kSmall = int64_t{64} << 20;
-  const std::string both =
+  std::string both =
       fmt::format("planned {}, measured {}", report::human_bytes(peak.planned), report::human_bytes(peak.measured));
   if (peak.planned < kSmall) return both;
   const auto off = static_cast<double>(peak.measured - peak.planned);

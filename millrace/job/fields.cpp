@@ -12,9 +12,9 @@
 namespace millrace::job {
 namespace {
 
-std::vector<std::pair<std::string, std::string>> as_themselves(std::vector<std::string> names) {
+std::vector<std::pair<std::string, std::string>> as_themselves(const std::vector<std::string>& names) {
   std::vector<std::pair<std::string, std::string>> pairs;
-  for (std::string& name : names) pairs.emplace_back(name, name);
+  for (const std::string& name : names) pairs.emplace_back(name, name);
   return pairs;
 }
 

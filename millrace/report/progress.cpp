@@ -102,8 +102,8 @@ std::string render(const ProgressState& state, int width, const ProgressStyle& s
 }
 
 void Pace::step(double seconds, int64_t samples) {
-  constexpr double kMemory_s = 15;
-  const double keep = std::exp(-seconds / kMemory_s);
+  constexpr double kMemorySeconds = 15;
+  const double keep = std::exp(-seconds / kMemorySeconds);
   weight_s_ = keep * weight_s_ + seconds;
   weighted_samples_ = keep * weighted_samples_ + static_cast<double>(samples);
   weighted_steps_ = keep * weighted_steps_ + 1;
