@@ -40,7 +40,8 @@ double forward_flops(const Graph& graph, const Op& op) {
   const auto out = static_cast<double>(graph.values[op.output].shape.elements());
   if (op.kind == OpKind::Conv2d || op.kind == OpKind::Linear) {
     const Shape& weight = graph.params[op.params[0]].shape;
-    return 2.0 * out * static_cast<double>(weight.elements() / weight[0]);
+    const int64_t products = weight.elements() / weight[0];  // of one output
+    return 2.0 * out * static_cast<double>(products);
   }
   return 0.0;
 }

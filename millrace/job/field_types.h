@@ -64,12 +64,12 @@ inline std::string number_fault(const Field& field, NumberFault fault, std::stri
 template <typename T, typename... Path>
 Field number(const std::string& key, Range<T> range, const std::string& example, const std::string& doc, Path... path) {
   Field field = named(key, doc, example);
-  constexpr std::string_view kind = std::is_integral_v<T> ? "a whole number" : "a number";
+  constexpr std::string_view kKind = std::is_integral_v<T> ? "a whole number" : "a number";
   field.read = [=, self = field](Job& job, std::string_view text, std::string_view assign) {
     T value{};
     const NumberFault fault = parse_number(trimmed(text), value);
     if (fault == NumberFault::Ok) follow(job, path...) = value;
-    return number_fault(self, fault, kind, text, assign);
+    return number_fault(self, fault, kKind, text, assign);
   };
   field.write = [=](const Job& job) { return fmt::format("{}", follow(job, path...)); };
   field.fault = [=](const Job& job) { return range.fault(key, follow(job, path...)); };
@@ -188,8 +188,8 @@ Field grammar(const std::string& key, const std::string& example, const std::str
 
 // `later` are choices that will exist: they are refused, but not as if they were misspelt.
 template <typename T, typename... Path>
-Field choice(const std::string& key, std::vector<std::pair<std::string, T>> names, std::vector<std::string> later,
-             const std::string& doc, Path... path) {
+Field choice(const std::string& key, std::vector<std::pair<std::string, T>> names,
+             const std::vector<std::string>& later, const std::string& doc, Path... path) {
   Field field = named(key, doc, names.front().first);
   for (const auto& [name, value] : names) field.choices.push_back(name);
   field.read = [=, choices = field.choices](Job& job, std::string_view text, std::string_view assign) -> std::string {

@@ -13,9 +13,9 @@
 namespace millrace::job {
 namespace {
 
-std::vector<std::pair<std::string, std::string>> as_themselves(std::vector<std::string> names) {
+std::vector<std::pair<std::string, std::string>> as_themselves(const std::vector<std::string>& names) {
   std::vector<std::pair<std::string, std::string>> pairs;
-  for (std::string& name : names) pairs.emplace_back(name, name);
+  for (const std::string& name : names) pairs.emplace_back(name, name);
   return pairs;
 }
 
@@ -95,7 +95,8 @@ std::vector<Field> make_fields() {
 
       number<double>("loss.label_smoothing", below_one, "0.1", "share of the target spread over all classes",
                      &Job::loss, &Loss::label_smoothing),
-      number<double>("eval.every_epochs", {0, 1e6}, "1", "epochs between evaluations; 0: only at the end", &Job::eval,
+      number<double>("eval.every_epochs", {0, 1e6}, "1",
+                     "epochs between evaluations, at least one step; 0: only at the end", &Job::eval,
                      &Eval::every_epochs),
 
       choice<Mode>("parallel.mode",

@@ -60,7 +60,7 @@ struct Loss {
 };
 
 struct Eval {
-  double every_epochs = 1;  // 0: only at the end
+  double every_epochs = 1;  // rounded to steps, at least one; 0: only at the end
   bool operator==(const Eval&) const = default;
 };
 

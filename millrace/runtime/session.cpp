@@ -64,7 +64,7 @@ Session::Prepared Session::prepare(Program program) {
 
 void Session::check_limit(const Prepared& prepared, const std::vector<size_t>& scratch) const {
   if (options_.memory_limit == 0) return;
-  // What another batch would take: all but what belongs to a parameter is proportional to it.
+  // What another micro-batch would take: all but what belongs to a parameter is proportional to it.
   auto layout_at = [&](int64_t batch, auto&& then) {
     std::vector<size_t> bytes = prepared.buffer_bytes;
     for (size_t id = 0; id < bytes.size(); ++id) {
@@ -77,28 +77,37 @@ void Session::check_limit(const Prepared& prepared, const std::vector<size_t>& s
   auto total_at = [&](int64_t batch) {
     return layout_at(batch, [](const SessionLayout& layout) { return layout.bytes(); });
   };
-  const size_t total = total_at(graph_.batch());
+  const size_t total = total_at(graph_.batch()) + options_.loader_bytes;
   if (total <= options_.memory_limit) return;
 
   constexpr double kMiB = 1 << 20;
   auto items = layout_at(graph_.batch(), [](const SessionLayout& layout) { return layout.items(); });
+  items.push_back({"loading ahead", options_.loader_bytes});
   std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   std::string sum;
   for (const MemoryItem& item : items) {
     if (static_cast<double>(item.bytes) < 0.5 * kMiB) continue;
     sum += fmt::format("{}{} {:.0f}", sum.empty() ? "" : " + ", item.what, static_cast<double>(item.bytes) / kMiB);
   }
+  // The loader holds the whole batch, in however many parts it is computed.
+  auto loader_at = [&](int64_t batch) { return options_.loader_bytes / graph_.batch() * batch; };
   int64_t fits = 0;
   for (int64_t too_many = graph_.batch(); too_many - fits > 1;) {
     const int64_t batch = (fits + too_many) / 2;
-    (total_at(batch) <= options_.memory_limit ? fits : too_many) = batch;
+    (total_at(batch) + loader_at(batch) <= options_.memory_limit ? fits : too_many) = batch;
   }
-  const std::string advice =
-      fits >= 1 ? fmt::format("about {} of {} samples would fit: write a smaller batch or more parallel.microbatches",
-                              fits, graph_.batch())
-                : "not even one sample would fit: the model needs a larger machine";
-  const std::string what =
-      options_.stage.first.size() == 1 ? graph_.name : fmt::format("stage {} of {}", options_.stage.index, graph_.name);
+  const bool parts_help = total_at(1) + options_.loader_bytes <= options_.memory_limit;
+  std::string advice = "not even one sample would fit: the model needs a larger machine";
+  if (fits >= 1) {
+    advice = fmt::format("about {} of {} samples would fit: write a smaller batch{}", fits * options_.microbatches,
+                         graph_.batch() * options_.microbatches, parts_help ? " or more parallel.microbatches" : "");
+  } else if (total_at(1) <= options_.memory_limit) {
+    advice = fmt::format("loading {} samples a step is too much: write a smaller batch",
+                         graph_.batch() * options_.microbatches);
+  }
+  const std::string what = options_.stage.first.size() == 1
+                               ? graph_.name
+                               : fmt::format("stage {} of {}", options_.stage.index, graph_.name);
   fail_input("{} needs {:.0f} MiB ({} MiB), {} has {:.0f} MiB; {}", what, static_cast<double>(total) / kMiB, sum,
              options_.limit_reason, static_cast<double>(options_.memory_limit) / kMiB, advice);
 }

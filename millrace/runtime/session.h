@@ -22,7 +22,8 @@ struct SessionOptions {
   bool velocity = true;
   bool evaluates = true;  // also prepare the evaluation program
   uint64_t seed = 0;
-  size_t memory_limit = 0;        // bytes this session may plan; 0: no limit
+  size_t memory_limit = 0;        // bytes that may be planned, with the loader's; 0: no limit
+  size_t loader_bytes = 0;        // what loading a whole batch takes beside the session
   std::string limit_reason = {};  // where the limit comes from, for the message
   graph::StageSlice stage = {};
   Copies copies = {};
