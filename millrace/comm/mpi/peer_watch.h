@@ -58,7 +58,7 @@ class PeerWatch {
   Beat sent_, received_;
   std::vector<MPI_Request> sends_;
   MPI_Request receive_ = MPI_REQUEST_NULL;
-  Clock::time_point next_beat_, signalled_;
+  Clock::time_point next_beat_, signalled_, last_tick_;
   bool reason_is_known_ = false;
   std::mutex mutex_;
   std::function<std::string()> doing_;
