@@ -57,6 +57,9 @@ std::vector<KindTime> by_kind(const runtime::Training& training, const std::vect
   return sorted;
 }
 
+// Six digits at most.
+std::string milliseconds(double seconds) { return fmt::format("{:.{}f}", seconds * 1e3, seconds < 9.999995 ? 2 : 0); }
+
 std::string layer_table(const runtime::Training& training, const std::vector<runtime::NodeTime>& times, int steps) {
   report::Table table({"layer", "operator", "pass", "algorithm", "ms", "GFLOP/s"});
   for (const runtime::NodeTime& time : times) {
@@ -64,9 +67,29 @@ std::string layer_table(const runtime::Training& training, const std::vector<run
     const double flops = time.node->kind == op.kind ? graph::forward_flops(training.graph(), op) : 0;
     const double seconds = time.seconds / steps;
     table.add({time.node->name, name_of(time.node->kind), name_of(time.node->pass), time.algorithm,
-               fmt::format("{:.2f}", seconds * 1e3), flops > 0 ? fmt::format("{:.0f}", flops / seconds * 1e-9) : "-"});
+               milliseconds(seconds), flops > 0 ? report::human_number(flops / seconds * 1e-9) : "-"});
   }
   return table.str();
+}
+
+// The letters of graph::Pass that stand behind an operator in a training step.
+constexpr const char* kPassLegend = "F forward, I input gradient, W weight gradient, U update";
+
+// Of the plan; for small models code and libraries are most of what is measured, and a share would mislead.
+std::string memory_row(const report::PeakBytes& peak) {
+  constexpr int64_t kSmall = int64_t{64} << 20;
+  std::string both =
+      fmt::format("planned {}, measured {}", report::human_bytes(peak.planned), report::human_bytes(peak.measured));
+  if (peak.planned < kSmall) return both;
+  const auto off = static_cast<double>(peak.measured - peak.planned);
+  return fmt::format("{} ({:+.1f}%)", both, 100 * off / static_cast<double>(peak.planned));
+}
+
+std::string arithmetic_row(double gflops, double peak_gflops) {
+  if (peak_gflops <= 0) return fmt::format("{} GFLOP/s", report::human_number(gflops));
+  return fmt::format(
+      "{} GFLOP/s, {:.0f}% of the measured peak of {} (Winograd needs fewer operations than are counted)",
+      report::human_number(gflops), 100 * gflops / peak_gflops, report::human_number(peak_gflops));
 }
 
 void bench(const BenchArguments& arguments) {
@@ -103,32 +126,28 @@ void bench(const BenchArguments& arguments) {
   const double outside = std::max(0.0, 1.0 - measured.in_kernels_s / measured.timed_step_s);
   const report::PeakBytes& peak = measured.peak;
 
-  if (arguments.layers) fmt::print("{}\n", layer_table(training, times, kTimedSteps));
+  if (arguments.layers) fmt::print("{}{}\n\n", layer_table(training, times, kTimedSteps), kPassLegend);
   report::Table table;
   table.add({"model", fmt::format("{}, {} parameters", job.model.name, report::human_large(training.parameters()))});
-  table.add({"batch", fmt::format("{}, {} threads", job.batch, training.threads())});
-  table.add({"speed", fmt::format("{:.2f} samples/s (median of {} steps)", samples_per_s, steps)});
   table.add(
-      {"step", fmt::format("p10 {:.1f} ms   p50 {:.1f} ms   p90 {:.1f} ms", step_ms.p10, step_ms.p50, step_ms.p90)});
-  if (peak_gflops > 0) {
-    table.add({"arithmetic", fmt::format("{:.0f} GFLOP/s, {:.0f}% of the measured peak of {:.0f} (Winograd needs fewer "
-                                         "operations than are counted)",
-                                         gflops, 100 * gflops / peak_gflops, peak_gflops)});
-  }
-  table.add({"memory", fmt::format("planned {}, measured {} ({:+.1f}%)", report::human_bytes(peak.planned),
-                                   report::human_bytes(peak.measured),
-                                   100.0 * static_cast<double>(peak.measured - peak.planned) /
-                                       static_cast<double>(peak.planned))});
+      {"batch", fmt::format("{}, {}", report::human_count(job.batch), report::counted(training.threads(), "thread"))});
+  table.add({"speed", fmt::format("{} samples/s (median of {})", report::human_number(samples_per_s),
+                                  report::counted(steps, "step"))});
+  table.add(
+      {"step", fmt::format("p10 {}   p50 {}   p90 {}", report::human_duration(step_ms.p10 * 1e-3),
+                           report::human_duration(step_ms.p50 * 1e-3), report::human_duration(step_ms.p90 * 1e-3))});
+  table.add({"arithmetic", arithmetic_row(gflops, peak_gflops)});
+  table.add({"memory", memory_row(peak)});
   table.add({"outside kernels", fmt::format("{:.2f}% of a step", 100 * outside)});
   fmt::print("{}\n", table.str());
 
   report::Table kinds({"operator", "ms/step", "share", "GFLOP/s"});
   for (const KindTime& kind : measured.kinds) {
-    kinds.add({kind.name, fmt::format("{:.2f}", kind.seconds * 1e3),
+    kinds.add({kind.name, milliseconds(kind.seconds),
                fmt::format("{:.1f}%", 100 * kind.seconds / measured.timed_step_s),
-               kind.flops > 0 ? fmt::format("{:.0f}", kind.flops / kind.seconds * 1e-9) : "-"});
+               kind.flops > 0 ? report::human_number(kind.flops / kind.seconds * 1e-9) : "-"});
   }
-  fmt::print("{}\n", kinds.str());
+  fmt::print("{}{}\n\n", kinds.str(), kPassLegend);
   report::Table memory({"memory at the peak", "MiB"});
   for (const auto& item : training.session().memory().items) {
     memory.add({item.what, fmt::format("{:.1f}", static_cast<double>(item.bytes) / (1 << 20))});
@@ -165,7 +184,9 @@ void declare_bench(CLI::App& app, Action& action) {
       ->type_name("STEPS")
       ->capture_default_str();
   command->add_flag("--layers", arguments->layers, "Also print every layer and pass");
-  command->add_option("--json", arguments->json, "Write the record here")->type_name("FILE");
+  command->add_option("--json", arguments->json, "Write the record here")
+      ->type_name("FILE")
+      ->check(not_empty("record.json"));
   command->callback([arguments, &action] { action = [arguments] { bench(*arguments); }; });
 }
 

@@ -17,6 +17,9 @@ struct JobArguments {
   void declare(CLI::App& command);
 };
 
+// For options that name a file or directory: refuses "", which would read as the option not given.
+CLI::Validator not_empty(const std::string& example);
+
 void declare_train(CLI::App& app, Action& action);
 void declare_bench(CLI::App& app, Action& action);
 

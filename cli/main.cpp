@@ -24,6 +24,13 @@ void JobArguments::declare(CLI::App& command) {
       ->allow_extra_args(false);
 }
 
+CLI::Validator not_empty(const std::string& example) {
+  return {[example](std::string& value) {
+            return value.empty() ? fmt::format("the name is empty; write e.g. {}", example) : std::string();
+          },
+          ""};
+}
+
 namespace {
 
 std::string or_nearest(const std::string& typed, const std::vector<std::string>& known) {

@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/measure.h"
+#include "millrace/base/error.h"
 #include "millrace/job/reader.h"
 #include "millrace/report/progress.h"
 #include "millrace/report/run_directory.h"
@@ -44,6 +45,7 @@ class Watcher {
     runtime::Observer observer;
     observer.on_step = [this](const runtime::StepReport& step) { on_step(step); };
     observer.on_evaluation = [this](double epoch, const runtime::Metrics& metrics) { on_evaluation(epoch, metrics); };
+    observer.stop_if_diverged = true;
     return observer;
   }
 
@@ -77,8 +79,9 @@ class Watcher {
   void on_evaluation(double epoch, const runtime::Metrics& metrics) {
     const auto accuracy = accuracy_of(metrics);
     if (!accuracy) return;
-    progress_.note(fmt::format("epoch {:.4g}: test loss {:.4f}, top-1 {}, top-5 {}", epoch, metrics.loss(),
-                               report::human_percent(accuracy->top1), report::human_percent(accuracy->top5)));
+    progress_.note(fmt::format("epoch {:.4g}: test loss {}, top-1 {}, top-5 {}", epoch,
+                               report::human_loss(metrics.loss()), report::human_percent(accuracy->top1),
+                               report::human_percent(accuracy->top5)));
     log_.append({{"epoch", epoch},
                  {"test_loss", metrics.loss()},
                  {"test_top1", accuracy->top1},
@@ -111,6 +114,7 @@ report::Summary summarise(const job::Job& job, const runtime::Training& training
   summary.gflops = training.step_flops() / summary.step_ms.p50 * 1e-6;
   summary.data_wait_share = result.data_wait_s / result.train_s;
   summary.peak_bytes = memory.peak(training);
+  summary.diverged = result.diverged;
   summary.loss = result.last.loss();
   summary.accuracy = accuracy_of(result.evaluation);
   if (static_cast<double>(result.steps) >= training.steps_per_epoch()) {
@@ -121,7 +125,11 @@ report::Summary summarise(const job::Job& job, const runtime::Training& training
 
 void train(const TrainArguments& arguments) {
   const job::Job job = job::read_job(arguments.job.path, arguments.job.sets);
-  if (!arguments.out.empty()) report::check_run_directory(arguments.out, arguments.overwrite);
+  if (arguments.out.empty()) {
+    report::check_run_directory("runs", true);  // a numbered directory in it
+  } else {
+    report::check_run_directory(arguments.out, arguments.overwrite);
+  }
   if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
 
   const MemoryMeter memory;
@@ -130,8 +138,8 @@ void train(const TrainArguments& arguments) {
                                              ? report::RunDirectory::create_numbered(job.name)
                                              : report::RunDirectory::create(arguments.out, arguments.overwrite);
   directory.write("job.yaml", job::to_yaml(job));
-  fmt::print("{}: {}, {} parameters, batch {}, {} steps, {} planned; writing to {}\n", job.name, job.model.name,
-             report::human_large(training.parameters()), job.batch, training.total_steps(),
+  fmt::print("{}: {}, {} parameters, batch {}, {}, {} planned; writing to {}\n", job.name, job.model.name,
+             report::human_large(training.parameters()), job.batch, report::counted(training.total_steps(), "step"),
              report::human_bytes(static_cast<int64_t>(training.planned_bytes())), directory.path().string());
   std::fflush(stdout);
 
@@ -140,10 +148,14 @@ void train(const TrainArguments& arguments) {
   watcher.finish();
 
   const report::Summary summary = summarise(job, training, result, watcher.step_ms(), memory);
-  state::write_safetensors(directory.path() / "model.safetensors", training.state().params);
+  if (!result.diverged) state::write_safetensors(directory.path() / "model.safetensors", training.state().params);
   const std::string json = report::to_json(summary).dump(2) + "\n";
   directory.write("summary.json", json);
   if (!arguments.json.empty()) report::write_file(arguments.json, json);
+  if (result.diverged) {
+    fail_run("{}: diverged at step {} of {}: its loss is {}; write a smaller optimizer.lr or a longer warm-up",
+             job.name, result.steps, training.total_steps(), report::human_loss(result.last.loss()));
+  }
   fmt::print("{}", report::render_table(summary));
 }
 
@@ -153,9 +165,13 @@ void declare_train(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand("train", "Train a model");
   arguments->job.declare(*command);
-  command->add_option("--out", arguments->out, "The run directory (default: runs/<job>-<n>)")->type_name("DIR");
+  command->add_option("--out", arguments->out, "The run directory (default: runs/<job>-<n>)")
+      ->type_name("DIR")
+      ->check(not_empty("runs/first"));
   command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --out already holds");
-  command->add_option("--json", arguments->json, "Also write the summary here")->type_name("FILE");
+  command->add_option("--json", arguments->json, "Also write the summary here")
+      ->type_name("FILE")
+      ->check(not_empty("summary.json"));
   command->footer(
       "A run directory holds job.yaml (as resolved), metrics.jsonl, model.safetensors and summary.json.\n"
       "`millrace keys` lists every key of a job.");

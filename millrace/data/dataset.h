@@ -24,8 +24,8 @@ class Dataset {
   // True where the whole data set is one batch that never changes: made once, then read in place every step.
   virtual bool one_fixed_batch() const { return false; }
 
-  // Writes the samples one after another: plain NCHW floats and a label each. What is written depends only on
-  // the seed, the sample and - for data sets that augment - the epoch.
+  // Writes the samples one after another: plain NCHW floats and a label each; either may be null. What is written
+  // depends only on the seed, the sample and - for data sets that augment - the epoch.
   virtual void fill(std::span<const int64_t> samples, int64_t epoch, float* images, int32_t* labels) const = 0;
 };
 

@@ -62,8 +62,9 @@ Generated::Generated(const ImageFormat& format, int64_t samples, double noise, u
 void Generated::fill(std::span<const int64_t> samples, int64_t /*epoch*/, float* images, int32_t* labels) const {
   for (const int64_t sample : samples) {
     const auto label = static_cast<int32_t>(sample % format_.classes);  // balanced; the sampler shuffles
+    if (labels) *labels++ = label;
+    if (!images) continue;
     draw(sample, label, images);
-    *labels++ = label;
     images += format_.elements();
   }
 }

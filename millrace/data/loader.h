@@ -14,22 +14,33 @@
 
 namespace millrace::data {
 
-// One batch in host memory. The last one of an epoch may have fewer rows; the rest of its images is zero and
-// the rest of its labels kNoLabel, so that every batch has the shape that was planned.
+// Half-open range of rows of a batch.
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+// What a worker needs of a batch, in host memory. The last batch of an epoch may have fewer rows; the rest of its
+// images is zero and the rest of its labels kNoLabel, so that every batch has the shape that was planned.
 struct Batch {
   int64_t epoch = 0;
-  int64_t index = 0;  // within the epoch
-  int64_t rows = 0;   // samples in it
-  std::span<const int64_t> samples;
-  std::span<float> images;
+  int64_t index = 0;                 // within the epoch
+  int64_t rows = 0;                  // samples in the whole batch
+  std::span<const int64_t> samples;  // those that were loaded
+  std::span<float> images;           // the ranges one after another
   std::span<int32_t> labels;
 };
 
 struct LoaderOptions {
   int64_t batch = 1;
   uint64_t seed = 0;
-  bool shuffle = true;      // false: samples in the order of their ids (evaluation)
-  int64_t first_batch = 0;  // counted over all epochs; where a resumed run goes on
+  bool shuffle = true;                // false: samples in the order of their ids (evaluation)
+  int64_t first_batch = 0;            // counted over all epochs; where a resumed run goes on
+  int64_t stride = 1;                 // from one batch to the next: replicas may take them in turn
+  std::vector<RowRange> ranges = {};  // rows to load; empty: all
+  bool images = true;
+  bool labels = true;
 };
 
 class Loader {
@@ -49,8 +60,15 @@ class Loader {
   // Time that next() had to wait for data, in all.
   double waited_s() const { return waited_s_; }
 
+  int64_t bytes() const { return buffer_bytes(dataset_, options_); }
+
   // What a loader's buffers take in memory.
-  static int64_t buffer_bytes(const Dataset& dataset, int64_t batch);
+  static int64_t buffer_bytes(const Dataset& dataset, const LoaderOptions& options);
+  static int64_t buffer_bytes(const Dataset& dataset, int64_t batch) {
+    LoaderOptions options;
+    options.batch = batch;
+    return buffer_bytes(dataset, options);
+  }
 
  private:
   struct Slot {
@@ -61,21 +79,23 @@ class Loader {
   };
 
   static int num_slots(const Dataset& dataset) { return dataset.one_fixed_batch() ? 1 : 2; }
+  static int64_t rows_of(const LoaderOptions& options);
   void fill(int64_t batch, Slot& slot) const;
   void fill_ahead();
 
   const Dataset& dataset_;
   const LoaderOptions options_;
+  const int64_t rows_;  // loaded of each batch
   const int64_t batches_per_epoch_;
   const bool fixed_;
-  std::array<Slot, 2> slots_;  // batch n lives in slot n % 2
+  std::array<Slot, 2> slots_;  // the n-th batch lives in slot n % 2
   double waited_s_ = 0;
 
-  // Batches are counted over all epochs; [taken_ - 1, filled_) are in slots, taken_ - 1 being the caller's.
+  // Batches are counted as they are taken; [taken_ - 1, filled_) are in slots, taken_ - 1 being the caller's.
   std::mutex mutex_;
   std::condition_variable changed_;
-  int64_t filled_;
-  int64_t taken_;
+  int64_t filled_ = 0;
+  int64_t taken_ = 0;
   bool stop_ = false;
   std::exception_ptr failure_;
   std::thread thread_;

@@ -16,14 +16,14 @@ void Synthetic::fill(std::span<const int64_t> samples, int64_t /*epoch*/, float*
   const int64_t elements = format_.elements();
   for (const int64_t sample : samples) {
     const RandomStream pixels(pixel_key_, 0, static_cast<uint64_t>(sample));
-    for (int64_t i = 0; i < elements; i += 4) {
+    for (int64_t i = 0; images && i < elements; i += 4) {
       const RandomBlock words = pixels.at(static_cast<uint64_t>(i / 4));
       const int64_t count = std::min<int64_t>(4, elements - i);
       for (int64_t j = 0; j < count; ++j) images[i + j] = kSpread * (uniform(words[j]) - 0.5f);
     }
     const uint32_t word = RandomStream(label_key_, 0, static_cast<uint64_t>(sample)).at(0)[0];
-    *labels++ = static_cast<int32_t>(word % static_cast<uint32_t>(format_.classes));
-    images += elements;
+    if (labels) *labels++ = static_cast<int32_t>(word % static_cast<uint32_t>(format_.classes));
+    if (images) images += elements;
   }
 }
 

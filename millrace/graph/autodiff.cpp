@@ -3,6 +3,7 @@
 #include <cassert>
 #include <utility>
 
+#include "millrace/base/error.h"
 #include "millrace/graph/program.h"
 
 namespace millrace::graph {
@@ -16,35 +17,87 @@ bool has_relu(const Op& op) {
 
 class Unroller {
  public:
-  explicit Unroller(const Graph& graph) : graph_(graph), value_buffer_(graph.values.size(), kNone) {
-    program_.images = value_buffer_[graph.images] = buffer_of_value(graph.images, BufferRole::Input);
-    program_.labels = value_buffer_[graph.labels] = buffer_of_value(graph.labels, BufferRole::Input);
-    program_.metrics = add_buffer({"metrics", {kNumMetrics}, DType::F64, BufferRole::Metric});
-    for (ParamId id = 0; id < static_cast<ParamId>(graph.params.size()); ++id) {
-      const Param& param = graph.params[id];
-      const BufferRole role = param.trainable() ? BufferRole::Weight : BufferRole::Statistic;
-      weight_.push_back(add_buffer({param.name, param.shape, graph.dtype, role, id}));
+  Unroller(const Graph& graph, const StageSlice& stage)
+      : graph_(graph),
+        stage_(stage),
+        ops_(graph.ops.begin() + stage.begin(), graph.ops.begin() + stage.end(graph)),
+        value_buffer_(graph.values.size(), kNone),
+        weight_(graph.params.size(), kNone) {
+    for (const Op& op : ops_) {
+      for (ValueId input : op.inputs) bring_in(input);
+      for (ParamId id : op.params) {
+        const Param& param = graph.params[id];
+        const BufferRole role = param.trainable() ? BufferRole::Weight : BufferRole::Statistic;
+        weight_[id] = add_buffer({param.name, param.shape, graph.dtype, role, id});
+      }
+      if (op.kind == OpKind::SoftmaxCrossEntropy) {
+        program_.metrics = add_buffer({"metrics", {kNumMetrics}, DType::F64, BufferRole::Metric});
+      }
     }
   }
 
   Program evaluation() {
-    for (const Op& op : graph_.ops) forward(op, /*training=*/false);
-    program_.first_update = program_.nodes.size();
+    for (const Op& op : ops_) forward(op, /*training=*/false);
+    find_outputs();
+    program_.first_backward = program_.first_update = program_.nodes.size();
     return std::move(program_);
   }
 
   Program training(const TrainingOptions& options) {
     options_ = options;
-    for (const Op& op : graph_.ops) forward(op, /*training=*/true);
+    for (const Op& op : ops_) forward(op, /*training=*/true);
     find_differentiable();
+    find_outputs();
+    program_.first_backward = program_.nodes.size();
     parts_.resize(graph_.values.size());
-    for (auto op = graph_.ops.rbegin(); op != graph_.ops.rend(); ++op) backward(*op);
+    // Later readers contribute first, wherever they are: every partition adds in one order.
+    for (auto output = program_.outputs.rbegin(); output != program_.outputs.rend(); ++output) {
+      if (!differentiable_[output->value]) continue;
+      output->gradient = gradient_like(output->buffer);
+      parts_[output->value].push_back(output->gradient);
+    }
+    for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) backward(*op);
+    for (Crossing& input : program_.inputs) {
+      if (differentiable_[input.value]) input.gradient = gradient_of(input.value, ops_.front());
+    }
     program_.first_update = program_.nodes.size();
     for (Node& node : deferred_) program_.nodes.push_back(std::move(node));
+    check_crossings();
     return std::move(program_);
   }
 
  private:
+  // A buffer for a value that this stage reads but does not make.
+  void bring_in(ValueId value) {
+    if (value_buffer_[value] != kNone) return;
+    if (value == graph_.images) {
+      program_.images = value_buffer_[value] = buffer_of_value(value, BufferRole::Input);
+    } else if (value == graph_.labels) {
+      program_.labels = value_buffer_[value] = buffer_of_value(value, BufferRole::Input);
+    } else if (const int maker = stage_.stage_of(graph_.producer(value)); maker != stage_.index) {
+      value_buffer_[value] = buffer_of_value(value, BufferRole::Activation);
+      program_.inputs.push_back({value, maker, value_buffer_[value]});
+    }
+  }
+
+  void find_outputs() {
+    for (const StageEdge& edge : stage_edges(graph_, stage_.first)) {
+      if (edge.from != stage_.index) continue;
+      for (ValueId value : edge.values) program_.outputs.push_back({value, edge.to, value_buffer_[value]});
+    }
+  }
+
+  // What arrives and what leaves are different buffers, or one could be overwritten while it is still on its way.
+  void check_crossings() const {
+    for (const Crossing& input : program_.inputs) {
+      for (const Crossing& output : program_.outputs) {
+        if (input.buffer != output.buffer && (input.gradient == kNone || input.gradient != output.gradient)) continue;
+        fail_input("{}: stage {} cannot begin with {}: it would only pass {} on; begin it elsewhere", graph_.name,
+                   stage_.index, ops_.front().name, graph_.values[input.value].name);
+      }
+    }
+  }
+
   BufferId add_buffer(Buffer buffer) {
     program_.buffers.push_back(std::move(buffer));
     return static_cast<BufferId>(program_.buffers.size()) - 1;
@@ -62,7 +115,7 @@ class Unroller {
     gradient.role = BufferRole::Gradient;
     return add_buffer(std::move(gradient));
   }
-  OpId id_of(const Op& op) const { return static_cast<OpId>(&op - graph_.ops.data()); }
+  OpId id_of(const Op& op) const { return stage_.begin() + static_cast<OpId>(&op - ops_.data()); }
   void emit(const Op& op, OpKind kind, Pass pass, std::vector<BufferId> reads, std::vector<BufferId> writes,
             std::vector<InPlace> in_place = {}) {
     program_.nodes.push_back(
@@ -133,12 +186,12 @@ class Unroller {
   }
 
   // The gradient of a value: the sum of what its readers contributed, summed in place.
-  BufferId gradient_of(const Op& op) {
-    std::vector<BufferId>& parts = parts_[op.output];
+  BufferId gradient_of(ValueId value, const Op& op) {
+    std::vector<BufferId>& parts = parts_[value];
     assert(!parts.empty());
     BufferId sum = parts[0];
     for (size_t i = 1; i < parts.size(); ++i) {
-      const BufferId total = gradient_like(value_buffer_[op.output]);
+      const BufferId total = gradient_like(value_buffer_[value]);
       program_.nodes.push_back(
           {OpKind::Add, Pass::Forward, id_of(op), {}, op.name, {sum, parts[i]}, {total}, {{0, 0}, {0, 1}}});
       program_.nodes.back().pass = Pass::InputGrad;
@@ -162,7 +215,7 @@ class Unroller {
       return;
     }
     if (!differentiable_[op.output]) return;
-    BufferId dy = gradient_of(op);
+    BufferId dy = gradient_of(op.output, op);
     switch (op.kind) {
       case OpKind::Conv2d:
       case OpKind::Linear: {
@@ -216,16 +269,18 @@ class Unroller {
   }
 
   void emit_weight_grad(const Op& op, std::vector<BufferId> reads, const std::vector<ParamId>& params) {
+    const bool sums = options_.microbatches > 1, keeps = sums || options_.replicated;
     std::vector<BufferId> gradients;
     for (ParamId id : params) {
       const Param& param = graph_.params[id];
-      gradients.push_back(add_buffer({"d " + param.name, param.shape, graph_.dtype, BufferRole::WeightGradient, id}));
+      const BufferRole role = keeps && !sums ? BufferRole::SharedGradient : BufferRole::WeightGradient;
+      gradients.push_back(add_buffer({"d " + param.name, param.shape, graph_.dtype, role, id}));
     }
     emit(op, op.kind, Pass::WeightGrad, std::move(reads), gradients);
     for (size_t i = 0; i < params.size(); ++i) {
       const Param& param = graph_.params[params[i]];
       BufferId gradient = gradients[i];
-      if (options_.microbatches > 1) {
+      if (sums) {
         const BufferId total =
             add_buffer({"sum " + param.name, param.shape, graph_.dtype, BufferRole::GradientSum, params[i]});
         program_.nodes.push_back(
@@ -241,7 +296,7 @@ class Unroller {
         step.reads.push_back(velocity);
         step.writes.push_back(velocity);
       }
-      (options_.microbatches > 1 ? deferred_ : program_.nodes).push_back(std::move(step));
+      (keeps ? deferred_ : program_.nodes).push_back(std::move(step));
     }
   }
 
@@ -251,6 +306,8 @@ class Unroller {
   }
 
   const Graph& graph_;
+  const StageSlice stage_;
+  const std::vector<Op> ops_;  // of the stage
   TrainingOptions options_;
   Program program_;
   std::vector<BufferId> value_buffer_;
@@ -265,9 +322,30 @@ class Unroller {
 }  // namespace
 
 Program training_program(const Graph& graph, const TrainingOptions& options) {
-  return Unroller(graph).training(options);
+  return Unroller(graph, options.stage).training(options);
 }
 
-Program evaluation_program(const Graph& graph) { return Unroller(graph).evaluation(); }
+Program evaluation_program(const Graph& graph, const StageSlice& stage) { return Unroller(graph, stage).evaluation(); }
+
+std::vector<Bucket> gradient_buckets(const Program& program, size_t bytes) {
+  std::vector<Bucket> buckets;
+  size_t filled = 0;
+  for (size_t i = program.first_backward; i < program.first_update; ++i) {
+    if (program.nodes[i].pass != Pass::WeightGrad) continue;
+    for (BufferId id : program.nodes[i].writes) {
+      const Buffer& buffer = program.buffers[id];
+      if (!is_kept_gradient(buffer.role)) continue;
+      if (buckets.empty() || filled >= bytes) {
+        buckets.emplace_back();
+        filled = 0;
+      }
+      buckets.back().params.push_back(buffer.param);
+      buckets.back().end = i + 1;
+      filled += static_cast<size_t>(buffer.shape.elements()) * bytes_of(buffer.dtype);
+    }
+  }
+  if (!buckets.empty()) buckets.back().end = program.first_update;
+  return buckets;
+}
 
 }  // namespace millrace::graph

@@ -23,11 +23,11 @@ ParamId Builder::param(const std::string& name, Shape shape, ParamRole role, Ini
   return static_cast<ParamId>(graph_.params.size()) - 1;
 }
 
-ValueId Builder::emit(const std::string& name, OpKind kind, Attrs attrs, std::vector<ValueId> inputs, Shape shape,
-                      std::vector<ParamId> params) {
+ValueId Builder::emit(const std::string& name, OpKind kind, const Attrs& attrs, std::vector<ValueId> inputs,
+                      Shape shape, std::vector<ParamId> params) {
   const auto output = static_cast<ValueId>(graph_.values.size());
   graph_.values.push_back({name, shape, graph_.dtype});
-  graph_.ops.push_back({name, kind, std::move(attrs), std::move(inputs), output, std::move(params)});
+  graph_.ops.push_back({name, kind, attrs, std::move(inputs), output, std::move(params)});
   return output;
 }
 

@@ -30,7 +30,7 @@ class Builder {
   Graph finish() &&;
 
  private:
-  ValueId emit(const std::string& name, OpKind kind, Attrs attrs, std::vector<ValueId> inputs, Shape shape,
+  ValueId emit(const std::string& name, OpKind kind, const Attrs& attrs, std::vector<ValueId> inputs, Shape shape,
                std::vector<ParamId> params = {});
   ParamId param(const std::string& name, Shape shape, ParamRole role, Init init);
   Shape pooled(const std::string& name, ValueId x, const Window& window) const;

@@ -21,6 +21,13 @@ const char* name_of(OpKind kind) {
   return "?";
 }
 
+OpId Graph::producer(ValueId value) const {
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].output == value) return static_cast<OpId>(i);
+  }
+  return kNone;
+}
+
 int64_t Graph::trainable_elements() const {
   int64_t count = 0;
   for (const Param& param : params) {
@@ -33,7 +40,8 @@ double forward_flops(const Graph& graph, const Op& op) {
   const auto out = static_cast<double>(graph.values[op.output].shape.elements());
   if (op.kind == OpKind::Conv2d || op.kind == OpKind::Linear) {
     const Shape& weight = graph.params[op.params[0]].shape;
-    return 2.0 * out * static_cast<double>(weight.elements() / weight[0]);
+    const int64_t products = weight.elements() / weight[0];  // of one output
+    return 2.0 * out * static_cast<double>(products);
   }
   return 0.0;
 }

@@ -130,6 +130,7 @@ struct Graph {
   ValueId logits = kNone;
 
   int64_t batch() const { return values[images].shape[0]; }
+  OpId producer(ValueId value) const;  // kNone for images and labels
   int64_t trainable_elements() const;
 };
 

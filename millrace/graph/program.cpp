@@ -1,5 +1,8 @@
 #include "millrace/graph/program.h"
 
+#include <algorithm>
+#include <map>
+
 namespace millrace::graph {
 
 const char* name_of(Pass pass) {
@@ -21,11 +24,39 @@ const char* name_of(BufferRole role) {
     case BufferRole::Weight: return "weights";
     case BufferRole::WeightGradient: return "weight gradients";
     case BufferRole::GradientSum: return "gradient sums";
+    case BufferRole::SharedGradient: return "replicas' gradients";
     case BufferRole::Velocity: return "optimizer";
     case BufferRole::Statistic: return "statistics";
     case BufferRole::Metric: return "metrics";
   }
   return "?";
+}
+
+int StageSlice::stage_of(OpId op) const {
+  return static_cast<int>(std::upper_bound(first.begin(), first.end(), op) - first.begin()) - 1;
+}
+
+std::vector<StageEdge> stage_edges(const Graph& graph, const std::vector<OpId>& first) {
+  const StageSlice slice{first, 0};
+  std::map<std::pair<int, int>, StageEdge> edges;
+  for (OpId id = 0; id < static_cast<OpId>(graph.ops.size()); ++id) {
+    const int to = slice.stage_of(id);
+    for (ValueId value : graph.ops[id].inputs) {
+      if (value == graph.images || value == graph.labels) continue;
+      const int from = slice.stage_of(graph.producer(value));
+      if (from == to) continue;
+      StageEdge& edge = edges[{from, to}];
+      edge.from = from;
+      edge.to = to;
+      if (std::find(edge.values.begin(), edge.values.end(), value) == edge.values.end()) edge.values.push_back(value);
+    }
+  }
+  std::vector<StageEdge> ordered;
+  for (auto& [ends, edge] : edges) {
+    std::sort(edge.values.begin(), edge.values.end());
+    ordered.push_back(std::move(edge));
+  }
+  return ordered;
 }
 
 }  // namespace millrace::graph

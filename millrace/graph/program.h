@@ -48,15 +48,20 @@ enum class BufferRole {
   Gradient,    // gradients of values
   Weight,      // a parameter; lives as long as the session
   WeightGradient,
-  GradientSum,  // a weight gradient summed over micro-batches; lives as long as the session
-  Velocity,     // optimizer slot; lives as long as the session
-  Statistic,    // running mean or variance; lives as long as the session
+  GradientSum,     // a weight gradient summed over micro-batches; lives as long as the session
+  SharedGradient,  // a weight gradient of one micro-batch, kept for the sum over replicas; lives as long as the session
+  Velocity,        // optimizer slot; lives as long as the session
+  Statistic,       // running mean or variance; lives as long as the session
   Metric,
 };
 const char* name_of(BufferRole role);
 constexpr bool is_persistent(BufferRole role) {
   return role == BufferRole::Input || role == BufferRole::Weight || role == BufferRole::GradientSum ||
-         role == BufferRole::Velocity || role == BufferRole::Statistic || role == BufferRole::Metric;
+         role == BufferRole::SharedGradient || role == BufferRole::Velocity || role == BufferRole::Statistic ||
+         role == BufferRole::Metric;
+}
+constexpr bool is_kept_gradient(BufferRole role) {
+  return role == BufferRole::GradientSum || role == BufferRole::SharedGradient;
 }
 
 enum Metric { kLossSum, kTop1, kTop5, kRows, kNumMetrics };
@@ -86,29 +91,72 @@ struct Node {
   std::vector<InPlace> in_place;
 };
 
+// A value that one stage makes and another reads.
+struct Crossing {
+  ValueId value = kNone;
+  int stage = 0;  // at the other end
+  BufferId buffer = kNone;
+  BufferId gradient = kNone;  // kNone where no gradient flows
+};
+
 struct Program {
   std::vector<Buffer> buffers;
   std::vector<Node> nodes;
-  // nodes[0, update) run once per micro-batch, nodes[update, end) once per step.
+  // nodes[0, backward) are forward and nodes[backward, update) backward, once per micro-batch each; nodes[update, end)
+  // run once per step.
+  size_t first_backward = 0;
   size_t first_update = 0;
-  BufferId images = kNone;
+  BufferId images = kNone;  // kNone where the stage does not read them
   BufferId labels = kNone;
   BufferId metrics = kNone;
+  std::vector<Crossing> inputs;   // from earlier stages; a gradient goes back
+  std::vector<Crossing> outputs;  // to later stages; a gradient comes back from each
 
   const Shape& read_shape(const Node& node, int i) const { return buffers[node.reads[i]].shape; }
   const Shape& write_shape(const Node& node, int i) const { return buffers[node.writes[i]].shape; }
 };
 
-struct TrainingOptions {
-  int microbatches = 1;
-  bool velocity = true;  // the optimizer keeps a momentum slot
+// A slice of a graph's operators: those of stage `index` where each stage begins with operator `first[stage]`.
+struct StageSlice {
+  std::vector<OpId> first{0};
+  int index = 0;
+  OpId begin() const { return first[index]; }
+  OpId end(const Graph& graph) const {
+    return index + 1 < static_cast<int>(first.size()) ? first[index + 1] : static_cast<OpId>(graph.ops.size());
+  }
+  int stage_of(OpId op) const;
+  bool operator==(const StageSlice&) const = default;
 };
 
-// Forward, backward and update. With one micro-batch each parameter is updated as soon as its gradient is
-// complete and its old value no longer needed, so that gradients are never all alive at once.
+// Values that go from one stage to a later one, each with the stage that makes it and one that reads it.
+struct StageEdge {
+  int from = 0, to = 0;
+  std::vector<ValueId> values;
+};
+std::vector<StageEdge> stage_edges(const Graph& graph, const std::vector<OpId>& first);
+
+// A piece of a stage's gradients that is summed over replicas as one. Buckets follow each other in the order in
+// which backward completes them.
+struct Bucket {
+  std::vector<ParamId> params;
+  size_t end = 0;  // its last gradient is complete before this node
+};
+
+struct TrainingOptions {
+  int microbatches = 1;
+  bool velocity = true;     // the optimizer keeps a momentum slot
+  bool replicated = false;  // gradients are kept for a sum over replicas before the update
+  StageSlice stage = {};
+};
+
+// Forward, backward and update. With one micro-batch and one replica each parameter is updated as soon as its
+// gradient is complete and its old value no longer needed, so that gradients are never all alive at once.
 Program training_program(const Graph& graph, const TrainingOptions& options);
 
 // Forward with running statistics and without dropout.
-Program evaluation_program(const Graph& graph);
+Program evaluation_program(const Graph& graph, const StageSlice& stage = {});
+
+// The buckets of a training program made with `replicated`, of at least `bytes` each (but the last).
+std::vector<Bucket> gradient_buckets(const Program& program, size_t bytes);
 
 }  // namespace millrace::graph

@@ -1,12 +1,14 @@
-// The kinds of keys that the table in fields.cpp is written with: numbers, lists of numbers, flags, texts and
-// choices. Each takes last the path to its member, e.g. &Job::optimizer, &Optimizer::lr.
+// The kinds of keys that the table in fields.cpp is written with: numbers, flags, texts, choices, and lists of
+// numbers or names. Each takes last the path to its member, e.g. &Job::optimizer, &Optimizer::lr.
 #pragma once
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -62,41 +64,73 @@ inline std::string number_fault(const Field& field, NumberFault fault, std::stri
 template <typename T, typename... Path>
 Field number(const std::string& key, Range<T> range, const std::string& example, const std::string& doc, Path... path) {
   Field field = named(key, doc, example);
-  constexpr std::string_view kind = std::is_integral_v<T> ? "a whole number" : "a number";
+  constexpr std::string_view kKind = std::is_integral_v<T> ? "a whole number" : "a number";
   field.read = [=, self = field](Job& job, std::string_view text, std::string_view assign) {
     T value{};
     const NumberFault fault = parse_number(trimmed(text), value);
     if (fault == NumberFault::Ok) follow(job, path...) = value;
-    return number_fault(self, fault, kind, text, assign);
+    return number_fault(self, fault, kKind, text, assign);
   };
   field.write = [=](const Job& job) { return fmt::format("{}", follow(job, path...)); };
   field.fault = [=](const Job& job) { return range.fault(key, follow(job, path...)); };
   return field;
 }
 
-template <typename... Path>
-Field numbers(const std::string& key, Range<double> range, const std::string& example, const std::string& doc,
+// "[a, b]" or "a, b" -> {"a", "b"}.
+inline std::vector<std::string_view> list_items(std::string_view text) {
+  std::vector<std::string_view> items;
+  std::string_view rest = trimmed(text);
+  if (rest.starts_with('[') && rest.ends_with(']')) rest = trimmed(rest.substr(1, rest.size() - 2));
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    items.push_back(trimmed(rest.substr(0, comma)));
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+  }
+  return items;
+}
+
+template <typename T, typename... Path>
+Field numbers(const std::string& key, Range<T> range, const std::string& example, const std::string& doc,
               Path... path) {
   Field field = named(key, doc, example);
   field.is_list = true;
+  constexpr std::string_view kind = std::is_integral_v<T> ? "a whole number" : "a number";
   field.read = [=, self = field](Job& job, std::string_view text, std::string_view assign) -> std::string {
-    std::vector<double> values;
-    std::string_view rest = trimmed(text);
-    if (rest.starts_with('[') && rest.ends_with(']')) rest = trimmed(rest.substr(1, rest.size() - 2));
-    while (!rest.empty()) {
-      const size_t comma = rest.find(',');
-      const std::string_view item = trimmed(rest.substr(0, comma));
+    std::vector<T> values;
+    for (std::string_view item : list_items(text)) {
       const NumberFault fault = parse_number(item, values.emplace_back());
-      if (fault != NumberFault::Ok) return number_fault(self, fault, "a number", item, assign);
-      rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+      if (fault != NumberFault::Ok) return number_fault(self, fault, kind, item, assign);
     }
     follow(job, path...) = std::move(values);
     return {};
   };
   field.write = [=](const Job& job) { return fmt::format("[{}]", fmt::join(follow(job, path...), ", ")); };
   field.fault = [=](const Job& job) -> std::string {
-    for (double value : follow(job, path...)) {
+    for (T value : follow(job, path...)) {
       if (std::string fault = range.fault(key, value); !fault.empty()) return fault;
+    }
+    return {};
+  };
+  return field;
+}
+
+// Names as layers have them: they need no quotes, neither in a list nor in YAML.
+template <typename... Path>
+Field names(const std::string& key, const std::string& example, const std::string& doc, Path... path) {
+  Field field = named(key, doc, example);
+  field.is_list = true;
+  field.read = [=](Job& job, std::string_view text, std::string_view) -> std::string {
+    const std::vector<std::string_view> items = list_items(text);
+    follow(job, path...).assign(items.begin(), items.end());
+    return {};
+  };
+  field.write = [=](const Job& job) { return fmt::format("[{}]", fmt::join(follow(job, path...), ", ")); };
+  field.fault = [=](const Job& job) -> std::string {
+    const auto fits = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '-'; };
+    for (const std::string& name : follow(job, path...)) {
+      if (!name.empty() && std::all_of(name.begin(), name.end(), fits)) continue;
+      return fmt::format("{} holds {}; a name is letters, digits, '_', '.' and '-': write e.g. {}", key,
+                         in_quotes(name), example);
     }
     return {};
   };
@@ -137,10 +171,25 @@ Field free_text(const std::string& key, const std::string& example, const std::s
   return field;
 }
 
+// A text with a grammar: `parse` throws std::invalid_argument for what does not follow it. Empty is always allowed.
+template <typename Parse, typename... Path>
+Field grammar(const std::string& key, const std::string& example, const std::string& doc, Parse parse, Path... path) {
+  Field field = free_text(key, example, doc, path...);
+  field.fault = [=](const Job& job) -> std::string {
+    try {
+      if (!follow(job, path...).empty()) parse(follow(job, path...));
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return {};
+  };
+  return field;
+}
+
 // `later` are choices that will exist: they are refused, but not as if they were misspelt.
 template <typename T, typename... Path>
-Field choice(const std::string& key, std::vector<std::pair<std::string, T>> names, std::vector<std::string> later,
-             const std::string& doc, Path... path) {
+Field choice(const std::string& key, std::vector<std::pair<std::string, T>> names,
+             const std::vector<std::string>& later, const std::string& doc, Path... path) {
   Field field = named(key, doc, names.front().first);
   for (const auto& [name, value] : names) field.choices.push_back(name);
   field.read = [=, choices = field.choices](Job& job, std::string_view text, std::string_view assign) -> std::string {

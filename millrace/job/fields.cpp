@@ -7,14 +7,15 @@
 #include <utility>
 
 #include "millrace/job/field_types.h"
+#include "millrace/job/placement.h"
 #include "millrace/job/text.h"
 
 namespace millrace::job {
 namespace {
 
-std::vector<std::pair<std::string, std::string>> as_themselves(std::vector<std::string> names) {
+std::vector<std::pair<std::string, std::string>> as_themselves(const std::vector<std::string>& names) {
   std::vector<std::pair<std::string, std::string>> pairs;
-  for (std::string& name : names) pairs.emplace_back(name, name);
+  for (const std::string& name : names) pairs.emplace_back(name, name);
   return pairs;
 }
 
@@ -24,6 +25,7 @@ std::vector<Field> make_fields() {
   using D = Data;
   using O = Optimizer;
   using S = Schedule;
+  using P = Parallel;
   using B = BackendOptions;
   const Range<double> positive_or_zero{0, 1e9};
   const Range<double> below_one{0, 1, true};
@@ -33,7 +35,8 @@ std::vector<Field> make_fields() {
       number<int64_t>("steps", {0, 1'000'000'000'000}, "100", "stop after so many steps; 0: after epochs", &Job::steps),
       number<double>("epochs", {0, 1e6}, "90", "passes over the data, may be fractional; ignored when steps is set",
                      &Job::epochs),
-      number<int>("threads", {0, 4096}, "2", "CPU threads; 0: all cores", &Job::threads),
+      number<int>("threads", {0, 4096}, "2", "CPU threads of a worker; 0: this host's cores shared among its workers",
+                  &Job::threads),
       number<uint64_t>("seed", {}, "1", "where all random numbers of the run come from", &Job::seed),
       choice<Device>("device", {{"cpu", Device::Cpu}, {"reference", Device::Reference}}, {"cuda"},
                      "what computes; reference: plain loops, slow, for comparison", &Job::device),
@@ -83,8 +86,8 @@ std::vector<Field> make_fields() {
                      &Job::schedule, &S::warmup_epochs),
       number<int64_t>("schedule.warmup_steps", {0, 1'000'000'000'000}, "500",
                       "the same in steps; at most one of the two", &Job::schedule, &S::warmup_steps),
-      numbers("schedule.milestones", {0, 1e6}, "[30, 60, 80]", "step: epochs at which lr is multiplied by gamma",
-              &Job::schedule, &S::milestones),
+      numbers<double>("schedule.milestones", {0, 1e6}, "[30, 60, 80]",
+                      "step: epochs at which lr is multiplied by gamma", &Job::schedule, &S::milestones),
       number<double>("schedule.gamma", positive_or_zero, "0.1", "step: the factor", &Job::schedule, &S::gamma),
       number<double>("schedule.power", {0, 1e3}, "2", "polynomial: the exponent", &Job::schedule, &S::power),
       number<double>("schedule.end_lr", positive_or_zero, "1e-4", "cosine and polynomial: learning rate at the end",
@@ -92,10 +95,46 @@ std::vector<Field> make_fields() {
 
       number<double>("loss.label_smoothing", below_one, "0.1", "share of the target spread over all classes",
                      &Job::loss, &Loss::label_smoothing),
-      number<double>("eval.every_epochs", {0, 1e6}, "1", "epochs between evaluations; 0: only at the end", &Job::eval,
+      number<double>("eval.every_epochs", {0, 1e6}, "1",
+                     "epochs between evaluations, at least one step; 0: only at the end", &Job::eval,
                      &Eval::every_epochs),
+
+      choice<Mode>("parallel.mode",
+                   {{"dp", Mode::Dp},
+                    {"gpipe", Mode::GPipe},
+                    {"1f1b", Mode::OneFOneB},
+                    {"pipedream", Mode::PipeDream},
+                    {"ssp", Mode::Ssp}},
+                   {}, "how work is ordered over stages; pipedream and ssp update without waiting", &Job::parallel,
+                   &P::mode),
+      grammar("parallel.placement", "0:0-6.0:7",
+              "node:devices of each stage, as in 0:0-6.0:7; empty: one stage on every worker there is", parse_placement,
+              &Job::parallel, &P::placement),
+      grammar("parallel.stage_weights", "10:1", "share of the model of each stage, as in 10:1; empty: equal shares",
+              parse_stage_weights, &Job::parallel, &P::stage_weights),
+      choice<Balance>("parallel.balance",
+                      {{"operators", Balance::Operators}, {"flops", Balance::Flops}, {"time", Balance::Time}}, {},
+                      "what the shares are shares of", &Job::parallel, &P::balance),
+      names("parallel.cuts", "[layer2, layer4.0]", "instead of shares: the layer each further stage begins with",
+            &Job::parallel, &P::cuts),
+      free_text("parallel.stage_file", "stages.json",
+                "instead of a placement: PipeDream's module_to_stage_map and stage_to_rank_map", &Job::parallel,
+                &P::stage_file),
+      choice<Replicas>("parallel.replicas", {{"split", Replicas::Split}, {"round_robin", Replicas::RoundRobin}}, {},
+                       "split: a replica takes its rows of every micro-batch; round_robin: whole ones in turn",
+                       &Job::parallel, &P::replicas),
       number<int>("parallel.microbatches", {1, 1'000'000}, "4",
-                  "a batch is computed in this many parts, gradients summed", &Job::parallel, &Parallel::microbatches),
+                  "a batch is computed in this many parts, gradients summed", &Job::parallel, &P::microbatches),
+      numbers<int>("parallel.versions", {1, 1'000}, "[2, 1]",
+                   "ssp: weight versions kept by each stage; empty: stages - i for stage i", &Job::parallel,
+                   &P::versions),
+      flag("parallel.static_scheduling", "false: a worker may take an action that is ready before one that waits",
+           &Job::parallel, &P::static_scheduling),
+      flag("parallel.multi_buffer", "one more activation buffer per stage, so that receiving overlaps computing",
+           &Job::parallel, &P::multi_buffer),
+      number<double>("parallel.bucket_mib", {0.001, 1e6}, "25",
+                     "gradients are reduced over replicas in pieces of about this size", &Job::parallel,
+                     &P::bucket_mib),
 
       choice<Winograd>("backend.winograd", {{"auto", Winograd::Auto}, {"off", Winograd::Off}}, {},
                        "auto: where it is measured to be faster; off: never, strictest rounding", &Job::backend,

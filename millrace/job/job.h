@@ -60,7 +60,7 @@ struct Loss {
 };
 
 struct Eval {
-  double every_epochs = 1;  // 0: only at the end
+  double every_epochs = 1;  // rounded to steps, at least one; 0: only at the end
   bool operator==(const Eval&) const = default;
 };
 
@@ -106,7 +106,7 @@ struct Job {
   int64_t batch = 32;  // samples per step
   int64_t steps = 0;   // stop after so many steps; 0: after `epochs`
   double epochs = 1;   // ignored when steps is set
-  int threads = 0;     // 0: all cores
+  int threads = 0;     // of a worker; 0: this host's cores shared among its workers
   uint64_t seed = 0;
   Device device = Device::Cpu;
   Precision precision = Precision::Fp32;

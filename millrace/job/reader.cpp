@@ -1,25 +1,24 @@
 #include "millrace/job/reader.h"
 
 #include <fmt/ranges.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include "millrace/base/error.h"
 #include "millrace/job/fields.h"
+#include "millrace/job/small_file.h"
 #include "millrace/job/text.h"
 #include "millrace/job/validate.h"
 
 namespace millrace::job {
 namespace {
-
-constexpr size_t kLargestFileBytes = 1 << 20;
 
 // Takes one text for one key; `where` opens the message.
 void assign(Job& job, const Field& field, std::string_view text, const std::string& where,
@@ -37,28 +36,55 @@ void assign(Job& job, const Field& field, std::string_view text, const std::stri
   fail_input("{}: {} is a section, not a key; it has {}", where, key, fmt::join(names, ", "));
 }
 
+class DocumentStarts : public YAML::EventHandler {
+ public:
+  std::vector<YAML::Mark> marks;
+
+  void OnDocumentStart(const YAML::Mark& mark) override { marks.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// Where the first two documents begin. YAML::LoadAll has no such bound: before a ',' that begins a document it stays
+// where it is and finds empty documents until memory ends.
+std::vector<YAML::Mark> first_document_starts(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  while (starts.marks.size() < 2 && parser.HandleNextDocument(starts)) {
+  }
+  return starts.marks;
+}
+
 class DocumentReader {
  public:
   DocumentReader(std::string file_name, Job& job) : file_name_(std::move(file_name)), job_(job) {}
 
   void read(const std::string& text) {
-    std::vector<YAML::Node> documents;
+    YAML::Node document;
+    std::vector<YAML::Mark> starts;
     try {
-      documents = YAML::LoadAll(text);
+      starts = first_document_starts(text);
+      document = YAML::Load(text);
     } catch (const YAML::Exception& error) {
       fail_input("{}: not valid YAML: {}", place(error.mark), error.msg);
     }
-    if (documents.empty() || documents[0].IsNull()) {
-      fail_input("{}: the file is empty; write e.g. batch: 32", file_name_);
+    if (starts.size() > 1 && starts[1].pos == starts[0].pos) {
+      fail_input("{}: not valid YAML: a document cannot begin so; write e.g. batch: 32", place(starts[0]));
     }
-    if (documents.size() > 1) {
-      fail_input("{}: a second document begins here; a job file holds one", place(documents[1].Mark()));
+    if (starts.size() > 1) fail_input("{}: a second document begins here; a job file holds one", place(starts[1]));
+    if (document.IsNull()) fail_input("{}: the file is empty; write e.g. batch: 32", file_name_);
+    if (!document.IsMap()) {
+      fail_input("{}: a job is lines of \"key: value\", e.g. batch: 32; this is {}", place(document.Mark()),
+                 document.IsSequence() ? "a list" : in_quotes(document.Scalar()));
     }
-    if (!documents[0].IsMap()) {
-      fail_input("{}: a job is lines of \"key: value\", e.g. batch: 32; this is {}", place(documents[0].Mark()),
-                 documents[0].IsSequence() ? "a list" : in_quotes(documents[0].Scalar()));
-    }
-    read_section(documents[0], "");
+    read_section(document, "");
   }
 
  private:
@@ -166,18 +192,7 @@ Job parse_job(const std::string& yaml_text, const std::string& file_name, const 
 }
 
 Job read_job(const std::string& path, const std::vector<std::string>& sets) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) fail_input("{}: no such job file", path);
-  if (std::filesystem::is_directory(status)) fail_input("{}: is a directory; name the job file in it", path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
-  std::string text(kLargestFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) fail_run("{}: cannot be read: {}", path, std::strerror(errno));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kLargestFileBytes) fail_input("{}: larger than 1 MiB; that is no job file", path);
-  return parse_job(text, path, sets);
+  return parse_job(read_small_file(path, "job file"), path, sets);
 }
 
 std::string to_yaml(const Job& job) {

@@ -102,6 +102,7 @@ void validate(const Job& job, const std::string& where) {
   check_name(job, where);
   check_length(job, where);
   check_microbatches(job, where);
+  validate_parallel(job, where);
   check_optimizer(job, where);
   check_schedule(job.schedule, where);
   check_init_file(job.model.init, where);

@@ -9,5 +9,7 @@ namespace millrace::job {
 
 // Throws std::invalid_argument for the first thing that cannot be; `where` opens the message.
 void validate(const Job& job, const std::string& where);
+// The part of it about parallel.*; expects every key in its range.
+void validate_parallel(const Job& job, const std::string& where);
 
 }  // namespace millrace::job

@@ -3,8 +3,6 @@
 
 namespace millrace::model {
 
-using graph::Conv2dAttrs;
-using graph::LinearAttrs;
 using graph::ValueId;
 using graph::Window;
 

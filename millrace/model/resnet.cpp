@@ -1,4 +1,6 @@
 // Residual networks (He et al. 2015), version 1.5: the stride of a bottleneck stands on its 3x3 convolution.
+#include <fmt/format.h>
+
 #include "millrace/model/families.h"
 
 namespace millrace::model {
@@ -46,7 +48,7 @@ ValueId resnet(graph::Builder& b, const job::Model& model, const ResnetShape& sh
   int width = shape.width;
   for (size_t group = 0; group < shape.blocks.size(); ++group, width *= 2) {
     for (int i = 0; i < shape.blocks[group]; ++i) {
-      const std::string name = "layer" + std::to_string(group + 1) + "." + std::to_string(i);
+      const std::string name = fmt::format("layer{}.{}", group + 1, i);
       x = block(b, name, x, width, group > 0 && i == 0 ? 2 : 1, shape.bottleneck);
     }
   }

@@ -1,4 +1,6 @@
 // VGG16, configuration D (Simonyan and Zisserman 2014), with or without batch norm.
+#include <fmt/format.h>
+
 #include "millrace/model/families.h"
 
 namespace millrace::model {
@@ -12,7 +14,7 @@ ValueId vgg16(graph::Builder& b, const job::Model& model, bool batch_norm) {
                                 kPool, 512, 512,   512, kPool, 512,   512, 512, kPool};
   ValueId x = b.images();
   int index = 0;  // torchvision numbers every module of the sequence
-  auto next = [&] { return "features." + std::to_string(index++); };
+  auto next = [&] { return fmt::format("features.{}", index++); };
   for (int channels : layers) {
     if (channels == kPool) {
       x = b.max_pool(next(), x, Window::square(2, 2));

@@ -1,5 +1,7 @@
 #include "millrace/report/process_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -90,7 +92,7 @@ int64_t available_memory(const fs::path& proc, const fs::path& cgroups) {
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
     const std::string group = line.substr(second + 1);
     if (controllers == ",,") least = std::min(least, left_along(cgroups, group, kVersion2));
     if (controllers.find(",memory,") != std::string::npos) {

@@ -77,9 +77,7 @@ std::string render(const ProgressState& state, int width, const ProgressStyle& s
   };
   std::vector<Part> parts;
   if (state.samples_per_s) parts.push_back({1, fmt::format("{} samples/s", human_number(*state.samples_per_s))});
-  if (state.loss) {
-    parts.push_back({4, std::isfinite(*state.loss) ? fmt::format("loss {:.4f}", *state.loss) : "loss not a number"});
-  }
+  if (state.loss) parts.push_back({4, "loss " + human_loss(*state.loss)});
   if (state.accuracy) parts.push_back({2, fmt::format("top-1 {}", human_percent(*state.accuracy))});
   if (state.seconds_left) parts.push_back({3, fmt::format("{} left", human_clock(*state.seconds_left))});
 
@@ -104,8 +102,8 @@ std::string render(const ProgressState& state, int width, const ProgressStyle& s
 }
 
 void Pace::step(double seconds, int64_t samples) {
-  constexpr double kMemory_s = 15;
-  const double keep = std::exp(-seconds / kMemory_s);
+  constexpr double kMemorySeconds = 15;
+  const double keep = std::exp(-seconds / kMemorySeconds);
   weight_s_ = keep * weight_s_ + seconds;
   weighted_samples_ = keep * weighted_samples_ + static_cast<double>(samples);
   weighted_steps_ = keep * weighted_steps_ + 1;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -76,9 +77,12 @@ void check_run_directory(const fs::path& wanted, bool overwrite) {
   while (!part.empty() && !present(part)) part = part.parent_path();
   if (part.empty()) part = ".";
   require_directory(path, part);
-  if (::access(part.c_str(), W_OK | X_OK) != 0) {
+  // Only trying tells: where nothing can be created, access(2) may still allow it.
+  std::string probe = (part / ".millrace-XXXXXX").string();
+  if (::mkdtemp(probe.data()) == nullptr) {
     fail_directory(path, part, fmt::format("cannot be written: {}", std::strerror(errno)));
   }
+  ::rmdir(probe.c_str());
 }
 
 void check_file(const fs::path& path, std::string_view option) {

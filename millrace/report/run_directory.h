@@ -10,7 +10,8 @@
 namespace millrace::report {
 
 // Throws std::invalid_argument with one line if a run cannot go to `path`: it is no directory, cannot be written,
-// or already holds a run and `overwrite` is false. Changes nothing, so it can be asked before any work is done.
+// or already holds a run and `overwrite` is false. Leaves nothing behind, so it can be asked before any work is
+// done.
 void check_run_directory(const std::filesystem::path& path, bool overwrite);
 
 // The same for a file that is to be written later, named by the option `option`. Leaves nothing behind.

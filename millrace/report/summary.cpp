@@ -37,6 +37,7 @@ ordered_json to_json(const Summary& s) {
   json["data_wait_share"] = number(s.data_wait_share);
   json["peak_bytes"] = {
       {"planned", s.peak_bytes.planned}, {"measured", s.peak_bytes.measured}, {"process", s.peak_bytes.process}};
+  json["diverged"] = s.diverged;
   json["loss"] = number(s.loss);
   json["accuracy"] = {{"top1", number(s.accuracy ? std::optional(s.accuracy->top1) : std::nullopt)},
                       {"top5", number(s.accuracy ? std::optional(s.accuracy->top5) : std::nullopt)}};
@@ -47,10 +48,9 @@ std::string render_table(const Summary& s) {
   const Percentiles& step = s.step_ms;
   Table table;
   table.add({"model", fmt::format("{}, {} parameters", s.model, human_large(s.parameters))});
-  table.add({"ran on",
-             fmt::format("{}, {} {}, {}", s.device, s.threads, s.threads == 1 ? "thread" : "threads", s.precision)});
-  table.add({"trained", fmt::format("{} steps of {}: {} samples", human_count(s.steps), human_count(s.batch),
-                                    human_count(s.samples))});
+  table.add({"ran on", fmt::format("{}, {}, {}", s.device, counted(s.threads, "thread"), s.precision)});
+  table.add({"trained", fmt::format("{} of {}: {}", counted(s.steps, "step"), human_count(s.batch),
+                                    counted(s.samples, "sample"))});
   table.add({"speed", fmt::format("{} samples/s, {} GFLOP/s", human_number(s.samples_per_s), human_number(s.gflops))});
   table.add({"step", fmt::format("{} (p10 {}, p90 {})", human_duration(step.p50 / 1e3), human_duration(step.p10 / 1e3),
                                  human_duration(step.p90 / 1e3))});
@@ -58,7 +58,7 @@ std::string render_table(const Summary& s) {
   table.add({"waiting for data", human_percent(s.data_wait_share)});
   table.add({"peak memory", fmt::format("{} planned, {} measured", human_bytes(s.peak_bytes.planned),
                                         human_bytes(s.peak_bytes.measured))});
-  if (s.loss) table.add({"loss", std::isfinite(*s.loss) ? fmt::format("{:.4f}", *s.loss) : "not a number"});
+  if (s.loss) table.add({"loss", human_loss(*s.loss)});
   if (s.accuracy) {
     table.add({"test accuracy",
                fmt::format("{} top-1, {} top-5", human_percent(s.accuracy->top1), human_percent(s.accuracy->top5))});

@@ -38,6 +38,7 @@ struct Summary {
   double data_wait_share = 0;  // of the time, waiting for data: 0 to 1
   PeakBytes peak_bytes;
 
+  bool diverged = false;             // stopped at a step whose loss is not finite
   std::optional<double> loss;        // of the last steps
   std::optional<Accuracy> accuracy;  // empty when nothing was evaluated
 };

@@ -65,8 +65,18 @@ std::string human_duration(double seconds) {
 
 std::string human_number(double value) {
   if (!std::isfinite(value)) return "-";
+  if (std::abs(value) >= 999'999.5) return fmt::format("{:.3g}", value);
   if (std::abs(value) >= 999.5) return human_count(std::llround(value));
   return three_digits(value);
+}
+
+std::string human_loss(double loss) {
+  if (std::isnan(loss)) return "not a number";
+  return std::abs(loss) < 99.99995 ? fmt::format("{:.4f}", loss) : fmt::format("{:.6g}", loss);
+}
+
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", human_count(count), noun, count == 1 ? "" : "s");
 }
 
 std::string human_percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }

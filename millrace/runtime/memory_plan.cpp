@@ -7,6 +7,7 @@ namespace millrace::runtime {
 namespace {
 
 using graph::BufferId;
+using graph::Crossing;
 using graph::InPlace;
 using graph::Node;
 using graph::Program;
@@ -18,7 +19,11 @@ struct Storage {
   size_t bytes = 0;
   size_t first = kNever, last = 0;  // nodes
   size_t offset = 0;
+  Home home = Home::Arena;
 };
+
+// No forward node, and before every backward node but the first.
+size_t after_forward(const Program& program) { return program.first_backward; }
 
 std::vector<size_t> last_uses(const Program& program) {
   std::vector<size_t> last(program.buffers.size(), 0);
@@ -26,7 +31,17 @@ std::vector<size_t> last_uses(const Program& program) {
     for (BufferId id : program.nodes[i].reads) last[id] = i;
     for (BufferId id : program.nodes[i].writes) last[id] = i;
   }
+  // What is sent is still read after the nodes of its pass.
+  for (const Crossing& output : program.outputs)
+    last[output.buffer] = std::max(last[output.buffer], after_forward(program));
+  for (const Crossing& input : program.inputs) {
+    if (input.gradient != graph::kNone) last[input.gradient] = kNever;
+  }
   return last;
+}
+
+bool is_sent_gradient(const Program& program, BufferId id) {
+  return std::any_of(program.inputs.begin(), program.inputs.end(), [&](const Crossing& c) { return c.gradient == id; });
 }
 
 // Which storage each buffer lives in; a write takes over the storage of a read that dies at the same node where
@@ -35,6 +50,14 @@ std::vector<int> assign_storages(const Program& program, std::span<const size_t>
                                  std::vector<Storage>& storages) {
   const std::vector<size_t> last = last_uses(program);
   std::vector<int> storage(program.buffers.size(), -1);
+  auto arrives = [&](BufferId id, size_t before, Home home) {
+    storage[id] = static_cast<int>(storages.size());
+    storages.push_back({align_up(bytes[id]), before, before, 0, home});
+  };
+  for (const Crossing& input : program.inputs) arrives(input.buffer, 0, Home::Slot);
+  for (const Crossing& output : program.outputs) {
+    if (output.gradient != graph::kNone) arrives(output.gradient, program.first_backward, Home::GradientSlot);
+  }
   for (size_t i = 0; i < program.nodes.size(); ++i) {
     const Node& node = program.nodes[i];
     std::vector<bool> taken(node.reads.size(), false);
@@ -43,19 +66,24 @@ std::vector<int> assign_storages(const Program& program, std::span<const size_t>
       const bool once = std::count(node.reads.begin(), node.reads.end(), from) == 1;
       if (storage[to] != -1 || storage[from] == -1 || last[from] != i || taken[pair.read] || !once) continue;
       if (is_persistent(program.buffers[to].role) || bytes[from] != bytes[to]) continue;
+      if (is_sent_gradient(program, to)) continue;  // what arrived in its place may arrive again before it has left
       storage[to] = storage[from];
       taken[pair.read] = true;
     }
     for (BufferId id : node.writes) {
       if (storage[id] != -1 || is_persistent(program.buffers[id].role)) continue;
       storage[id] = static_cast<int>(storages.size());
-      storages.push_back({align_up(bytes[id]), i, i, 0});
+      storages.push_back({align_up(bytes[id]), i, i, 0, Home::Arena});
     }
     for (const auto& ids : {node.reads, node.writes}) {
       for (BufferId id : ids) {
         if (storage[id] != -1) storages[storage[id]].last = i;
       }
     }
+  }
+  for (const Crossing& output : program.outputs) storages[storage[output.buffer]].home = Home::Slot;
+  for (const Crossing& input : program.inputs) {
+    if (input.gradient != graph::kNone) storages[storage[input.gradient]].home = Home::GradientSlot;
   }
   return storage;
 }
@@ -86,8 +114,10 @@ size_t place(std::vector<Storage>& storages, const std::vector<int>& order) {
 
 // Two orders that pack differently well: by size, and by life span times size. The smaller result is kept.
 size_t place_best(std::vector<Storage>& storages) {
-  std::vector<int> by_size(storages.size());
-  std::iota(by_size.begin(), by_size.end(), 0);
+  std::vector<int> by_size;
+  for (int i = 0; i < static_cast<int>(storages.size()); ++i) {
+    if (storages[i].home == Home::Arena) by_size.push_back(i);
+  }
   std::vector<int> by_area = by_size;
   std::stable_sort(by_size.begin(), by_size.end(), [&](int a, int b) { return storages[a].bytes > storages[b].bytes; });
   auto area = [&](int i) {
@@ -99,22 +129,45 @@ size_t place_best(std::vector<Storage>& storages) {
   return place(storages, by_size);
 }
 
+// Everything in a slot may be alive at once: one after the other.
+size_t place_in_turn(std::vector<Storage>& storages, Home home) {
+  size_t top = 0;
+  for (Storage& storage : storages) {
+    if (storage.home != home) continue;
+    storage.offset = top;
+    top += storage.bytes;
+  }
+  return top;
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(const Program& program, std::span<const size_t> buffer_bytes,
-                       std::span<const size_t> scratch_bytes) {
+                       std::span<const size_t> scratch_bytes, bool several_in_flight) {
   std::vector<Storage> storages;
   const std::vector<int> storage_of = assign_storages(program, buffer_bytes, storages);
+  for (Storage& storage : storages) {
+    const bool waits = storage.first < program.first_backward && storage.last >= program.first_backward;
+    if (several_in_flight && waits) storage.home = Home::Slot;
+  }
   const size_t first_scratch = storages.size();
-  for (size_t i = 0; i < program.nodes.size(); ++i) storages.push_back({align_up(scratch_bytes[i]), i, i, 0});
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    storages.push_back({align_up(scratch_bytes[i]), i, i, 0, Home::Arena});
+  }
 
   MemoryPlan plan;
   plan.arena_bytes = place_best(storages);
-  for (int index : storage_of) plan.buffer_offset.push_back(index < 0 ? MemoryPlan::kNoOffset : storages[index].offset);
+  plan.slot_bytes = place_in_turn(storages, Home::Slot);
+  plan.gradient_slot_bytes = place_in_turn(storages, Home::GradientSlot);
+  for (int index : storage_of) {
+    plan.buffer_offset.push_back(index < 0 ? MemoryPlan::kNoOffset : storages[index].offset);
+    plan.buffer_home.push_back(index < 0 ? Home::Arena : storages[index].home);
+  }
   for (size_t i = 0; i < program.nodes.size(); ++i) plan.scratch_offset.push_back(storages[first_scratch + i].offset);
 
   std::vector<int64_t> change(program.nodes.size() + 1, 0);
   for (const Storage& storage : storages) {
+    if (storage.home != Home::Arena) continue;
     change[storage.first] += static_cast<int64_t>(storage.bytes);
     change[storage.last + 1] -= static_cast<int64_t>(storage.bytes);
   }
@@ -128,7 +181,7 @@ MemoryPlan plan_memory(const Program& program, std::span<const size_t> buffer_by
   std::vector<bool> counted(storages.size(), false);
   for (size_t id = 0; id < storage_of.size(); ++id) {
     const int index = storage_of[id];
-    if (index < 0 || counted[index]) continue;
+    if (index < 0 || counted[index] || storages[index].home != Home::Arena) continue;
     if (storages[index].first > plan.peak_node || storages[index].last < plan.peak_node) continue;
     counted[index] = true;
     plan.alive_at_peak.push_back(static_cast<BufferId>(id));

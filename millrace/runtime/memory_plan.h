@@ -1,5 +1,6 @@
-// Lays out a program's memory before anything is allocated: each buffer that is not persistent gets an offset
-// in one arena, chosen from the span of nodes in which it is alive.
+// Lays out a program's memory before anything is allocated. A buffer that is not persistent lies in the arena, at an
+// offset chosen from the span of nodes in which it is alive; or, if it must outlive the nodes around it, in a slot:
+// what a stage receives or sends, and - where several micro-batches are in flight - what forward leaves for backward.
 #pragma once
 
 #include <array>
@@ -11,10 +12,15 @@
 
 namespace millrace::runtime {
 
+enum class Home { Arena, Slot, GradientSlot };
+
 struct MemoryPlan {
   static constexpr size_t kNoOffset = SIZE_MAX;
 
-  std::vector<size_t> buffer_offset;   // in the arena; kNoOffset for persistent and unused buffers
+  std::vector<size_t> buffer_offset;  // from the start of its home; kNoOffset for persistent and unused buffers
+  std::vector<Home> buffer_home;
+  size_t slot_bytes = 0;               // of one slot
+  size_t gradient_slot_bytes = 0;      // of one gradient slot
   std::vector<size_t> scratch_offset;  // per node
   size_t arena_bytes = 0;
   size_t floor_bytes = 0;  // most bytes alive at one node: no layout is smaller
@@ -26,8 +32,9 @@ struct MemoryPlan {
 constexpr size_t kBufferAlignment = 64;
 constexpr size_t align_up(size_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
 
-// `buffer_bytes` per buffer, `scratch_bytes` per node.
+// `buffer_bytes` per buffer, `scratch_bytes` per node. `several_in_flight`: other micro-batches run between a
+// micro-batch's forward and its backward.
 MemoryPlan plan_memory(const graph::Program& program, std::span<const size_t> buffer_bytes,
-                       std::span<const size_t> scratch_bytes);
+                       std::span<const size_t> scratch_bytes, bool several_in_flight = false);
 
 }  // namespace millrace::runtime

@@ -2,60 +2,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <utility>
 
 #include "millrace/base/error.h"
 
 namespace millrace::runtime {
-namespace {
 
 using backend::StepContext;
 using graph::BufferId;
 using graph::BufferRole;
 using graph::Program;
-
-// Persistent buffers are the same memory in every program of a session.
-struct PersistentKey {
-  BufferRole role;
-  int which;  // the parameter, or images and labels apart
-  auto operator<=>(const PersistentKey&) const = default;
-};
-
-PersistentKey key_of(const Program& program, BufferId id) {
-  const graph::Buffer& buffer = program.buffers[id];
-  if (buffer.param != graph::kNone) return {buffer.role, buffer.param};
-  return {buffer.role, id == program.labels ? 1 : 0};
-}
-
-struct PersistentLayout {
-  std::map<PersistentKey, size_t> offset;
-  size_t bytes = 0;
-};
-
-void extend(PersistentLayout& layout, const Program& program, const std::vector<size_t>& buffer_bytes) {
-  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
-    if (!is_persistent(program.buffers[id].role)) continue;
-    if (layout.offset.emplace(key_of(program, id), layout.bytes).second) layout.bytes += align_up(buffer_bytes[id]);
-  }
-}
-
-std::vector<MemoryItem> items_at_peak(const Program& program, const std::vector<size_t>& buffer_bytes,
-                                      const MemoryPlan& plan) {
-  std::map<BufferRole, size_t> by_role;
-  auto count = [&](BufferId id) { by_role[program.buffers[id].role] += align_up(buffer_bytes[id]); };
-  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
-    if (is_persistent(program.buffers[id].role)) count(id);
-  }
-  for (BufferId id : plan.alive_at_peak) count(id);
-  std::vector<MemoryItem> items;
-  for (const auto& [role, bytes] : by_role) items.push_back({name_of(role), bytes});
-  items.push_back({"workspace", plan.scratch_at_peak});
-  items.push_back({"gaps between buffers", plan.arena_bytes - plan.floor_bytes});
-  return items;
-}
-
-}  // namespace
 
 Metrics& Metrics::operator+=(const Metrics& other) {
   loss_sum += other.loss_sum;
@@ -67,16 +23,25 @@ Metrics& Metrics::operator+=(const Metrics& other) {
 
 Session::Session(const graph::Graph& graph, backend::Backend& backend, const SessionOptions& options)
     : graph_(graph), backend_(backend), options_(options) {
-  train_ = prepare(graph::training_program(graph_, {options.microbatches, options.velocity}));
-  if (options.evaluates) evaluate_ = prepare(graph::evaluation_program(graph_));
-  lay_out();
+  train_ = prepare(
+      graph::training_program(graph_, {options.microbatches, options.velocity, options.replicated, options.stage}));
+  if (options.evaluates) evaluate_ = prepare(graph::evaluation_program(graph_, options.stage));
+  allocate();
+  bind(train_, 0);
+  if (evaluate_) bind(*evaluate_, 1);
+  bind_buckets();
   for (size_t i = 0; i < train_.program.nodes.size(); ++i) {
     node_times_.push_back({&train_.program.nodes[i], train_.kernels[i].algorithm, 0});
   }
 }
 
 Session::~Session() {
-  if (memory_block_) backend_.release(memory_block_, memory_bytes_);
+  if (memory_block_) backend_.release(memory_block_, layout_->bytes());
+}
+
+MemoryPlan Session::plan(const Program& program, const std::vector<size_t>& bytes,
+                         const std::vector<size_t>& scratch) const {
+  return plan_memory(program, bytes, scratch, options_.copies.slots > 1);
 }
 
 Session::Prepared Session::prepare(Program program) {
@@ -93,91 +58,148 @@ Session::Prepared Session::prepare(Program program) {
     scratch[i] = prepared.kernels.back().scratch_bytes;
   }
   check_limit(prepared, scratch);
-  prepared.plan = plan_memory(prepared.program, prepared.buffer_bytes, scratch);
+  prepared.plan = plan(prepared.program, prepared.buffer_bytes, scratch);
   return prepared;
 }
 
 void Session::check_limit(const Prepared& prepared, const std::vector<size_t>& scratch) const {
   if (options_.memory_limit == 0) return;
-  const MemoryPlan plan = plan_memory(prepared.program, prepared.buffer_bytes, scratch);
-  PersistentLayout persistent;
-  extend(persistent, prepared.program, prepared.buffer_bytes);
-  const size_t total = persistent.bytes + plan.arena_bytes;
+  // What another micro-batch would take: all but what belongs to a parameter is proportional to it.
+  auto layout_at = [&](int64_t batch, auto&& then) {
+    std::vector<size_t> bytes = prepared.buffer_bytes;
+    for (size_t id = 0; id < bytes.size(); ++id) {
+      if (prepared.program.buffers[id].param != graph::kNone) continue;
+      bytes[id] = bytes[id] * static_cast<size_t>(batch) / static_cast<size_t>(graph_.batch());
+    }
+    const MemoryPlan memory = plan(prepared.program, bytes, scratch);
+    return then(SessionLayout(options_.copies, {{prepared.program, bytes, memory}}));
+  };
+  auto total_at = [&](int64_t batch) {
+    return layout_at(batch, [](const SessionLayout& layout) { return layout.bytes(); });
+  };
+  const size_t total = total_at(graph_.batch()) + options_.loader_bytes;
   if (total <= options_.memory_limit) return;
 
   constexpr double kMiB = 1 << 20;
-  auto items = items_at_peak(prepared.program, prepared.buffer_bytes, plan);
+  auto items = layout_at(graph_.batch(), [](const SessionLayout& layout) { return layout.items(); });
+  items.push_back({"loading ahead", options_.loader_bytes});
   std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   std::string sum;
   for (const MemoryItem& item : items) {
     if (static_cast<double>(item.bytes) < 0.5 * kMiB) continue;
     sum += fmt::format("{}{} {:.0f}", sum.empty() ? "" : " + ", item.what, static_cast<double>(item.bytes) / kMiB);
   }
-  // What another batch would take: all but what belongs to a parameter is proportional to it.
-  auto total_at = [&](int64_t batch) {
-    std::vector<size_t> bytes = prepared.buffer_bytes;
-    for (size_t id = 0; id < bytes.size(); ++id) {
-      if (prepared.program.buffers[id].param != graph::kNone) continue;
-      bytes[id] = bytes[id] * static_cast<size_t>(batch) / static_cast<size_t>(graph_.batch());
-    }
-    PersistentLayout layout;
-    extend(layout, prepared.program, bytes);
-    return layout.bytes + plan_memory(prepared.program, bytes, scratch).arena_bytes;
-  };
+  // The loader holds the whole batch, in however many parts it is computed.
+  auto loader_at = [&](int64_t batch) { return options_.loader_bytes / graph_.batch() * batch; };
   int64_t fits = 0;
   for (int64_t too_many = graph_.batch(); too_many - fits > 1;) {
     const int64_t batch = (fits + too_many) / 2;
-    (total_at(batch) <= options_.memory_limit ? fits : too_many) = batch;
+    (total_at(batch) + loader_at(batch) <= options_.memory_limit ? fits : too_many) = batch;
   }
-  const std::string advice =
-      fits >= 1 ? fmt::format("about {} of {} samples would fit: write a smaller batch or more parallel.microbatches",
-                              fits, graph_.batch())
-                : "not even one sample would fit: the model needs a larger machine";
-  fail_input("{} needs {:.0f} MiB ({} MiB), {} has {:.0f} MiB; {}", graph_.name, static_cast<double>(total) / kMiB, sum,
+  const bool parts_help = total_at(1) + options_.loader_bytes <= options_.memory_limit;
+  std::string advice = "not even one sample would fit: the model needs a larger machine";
+  if (fits >= 1) {
+    advice = fmt::format("about {} of {} samples would fit: write a smaller batch{}", fits * options_.microbatches,
+                         graph_.batch() * options_.microbatches, parts_help ? " or more parallel.microbatches" : "");
+  } else if (total_at(1) <= options_.memory_limit) {
+    advice = fmt::format("loading {} samples a step is too much: write a smaller batch",
+                         graph_.batch() * options_.microbatches);
+  }
+  const std::string what = options_.stage.first.size() == 1
+                               ? graph_.name
+                               : fmt::format("stage {} of {}", options_.stage.index, graph_.name);
+  fail_input("{} needs {:.0f} MiB ({} MiB), {} has {:.0f} MiB; {}", what, static_cast<double>(total) / kMiB, sum,
              options_.limit_reason, static_cast<double>(options_.memory_limit) / kMiB, advice);
 }
 
-void Session::lay_out() {
-  PersistentLayout persistent;
-  extend(persistent, train_.program, train_.buffer_bytes);
-  size_t arena = train_.plan.arena_bytes;
-  if (evaluate_) {
-    extend(persistent, evaluate_->program, evaluate_->buffer_bytes);
-    arena = std::max(arena, evaluate_->plan.arena_bytes);
-  }
-  memory_.items = items_at_peak(train_.program, train_.buffer_bytes, train_.plan);
-  memory_.arena_bytes = arena;
+void Session::allocate() {
+  std::vector<LaidOutProgram> programs{{train_.program, train_.buffer_bytes, train_.plan}};
+  if (evaluate_) programs.push_back({evaluate_->program, evaluate_->buffer_bytes, evaluate_->plan});
+  layout_ = std::make_unique<SessionLayout>(options_.copies, programs);
+  memory_.items = layout_->items();
+  memory_.arena_bytes = layout_->arena_bytes();
   memory_.arena_floor_bytes = train_.plan.floor_bytes;
-  memory_.planned_bytes = memory_bytes_ = persistent.bytes + arena;
-  memory_block_ = static_cast<std::byte*>(backend_.allocate(memory_bytes_));
+  memory_.planned_bytes = layout_->bytes();
+  memory_block_ = static_cast<std::byte*>(backend_.allocate(layout_->bytes()));
+  metrics_ = static_cast<double*>(find(train_.program.metrics, {}));
+}
 
-  auto locate = [&](Prepared& prepared) {
-    for (BufferId id = 0; id < static_cast<BufferId>(prepared.program.buffers.size()); ++id) {
-      if (is_persistent(prepared.program.buffers[id].role)) {
-        prepared.buffers.push_back(memory_block_ + persistent.offset.at(key_of(prepared.program, id)));
-      } else {
-        const size_t offset = prepared.plan.buffer_offset[id];
-        prepared.buffers.push_back(offset == MemoryPlan::kNoOffset ? nullptr
-                                                                   : memory_block_ + persistent.bytes + offset);
+void* Session::address(size_t program, BufferId id, const Copy& copy) const {
+  const size_t offset = layout_->offset(program, id, copy);
+  return offset == MemoryPlan::kNoOffset ? nullptr : memory_block_ + offset;
+}
+
+Wire Session::wire(Use use, BufferId id, const Copy& copy) const {
+  if (id == graph::kNone) return {};
+  const Prepared& prepared = use == Use::Training ? train_ : *evaluate_;
+  void* data = address(use == Use::Training ? 0 : 1, id, copy);
+  return {static_cast<std::byte*>(data), prepared.buffer_bytes[id] / static_cast<size_t>(graph_.batch())};
+}
+
+void Session::bind(Prepared& prepared, size_t index) {
+  const Program& program = prepared.program;
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    const graph::Node& node = program.nodes[i];
+    Copies counts{1, 1, 1};
+    for (const auto& ids : {node.reads, node.writes}) {
+      for (BufferId id : ids) {
+        const BufferRole role = program.buffers[id].role;
+        const Home home = prepared.plan.buffer_home[id];
+        if (role == BufferRole::Weight) counts.versions = options_.copies.versions;
+        if (role == BufferRole::Input || home == Home::Slot) counts.slots = options_.copies.slots;
+        if (home == Home::GradientSlot) counts.gradient_slots = options_.copies.gradient_slots;
       }
     }
-    std::byte* arena_start = memory_block_ + persistent.bytes;
-    for (size_t i = 0; i < prepared.program.nodes.size(); ++i) {
-      backend::Bindings bindings;
-      for (BufferId id : prepared.program.nodes[i].reads) bindings.reads.push_back(prepared.buffers[id]);
-      for (BufferId id : prepared.program.nodes[i].writes) bindings.writes.push_back(prepared.buffers[id]);
-      bindings.scratch = arena_start + prepared.plan.scratch_offset[i];
-      prepared.tasks.push_back(prepared.kernels[i].bind(bindings));
+    BoundNode bound;
+    bound.first_task = prepared.tasks.size();
+    bound.version_stride = counts.versions > 1 ? 1 : 0;
+    bound.gradient_stride = counts.gradient_slots > 1 ? counts.versions : 0;
+    bound.slot_stride = counts.slots > 1 ? counts.versions * counts.gradient_slots : 0;
+    bound.updates = node.kind == graph::OpKind::SgdStep;
+    prepared.nodes.push_back(bound);
+
+    for (Copy copy; copy.slot < counts.slots; ++copy.slot) {
+      for (copy.gradient_slot = 0; copy.gradient_slot < counts.gradient_slots; ++copy.gradient_slot) {
+        for (copy.version = 0; copy.version < counts.versions; ++copy.version) {
+          backend::Bindings bindings;
+          for (BufferId id : node.reads) bindings.reads.push_back(address(index, id, copy));
+          // An update writes the version after the one it reads.
+          Copy written = copy;
+          if (bound.updates) written.version = (copy.version + 1) % options_.copies.versions;
+          for (BufferId id : node.writes) bindings.writes.push_back(address(index, id, written));
+          bindings.scratch = memory_block_ + layout_->arena_offset() + prepared.plan.scratch_offset[i];
+          prepared.tasks.push_back(prepared.kernels[i].bind(bindings));
+        }
+      }
     }
-  };
-  locate(train_);
-  if (evaluate_) locate(*evaluate_);
-  images_ = static_cast<float*>(train_.buffers[train_.program.images]);
-  labels_ = static_cast<int32_t*>(train_.buffers[train_.program.labels]);
-  metrics_ = static_cast<double*>(train_.buffers[train_.program.metrics]);
+  }
+}
+
+void Session::bind_buckets() {
+  statistics_ = {reinterpret_cast<float*>(memory_block_ + layout_->statistics_offset()),
+                 layout_->statistics_bytes() / sizeof(float)};
+  if (!options_.replicated) return;
+  const Program& program = train_.program;
+  size_t next_update = program.first_update;
+  for (const graph::Bucket& bucket : graph::gradient_buckets(program, options_.bucket_bytes)) {
+    BoundBucket bound;
+    bound.end = bucket.end;
+    bound.first_update = next_update;
+    bound.last_update = next_update += bucket.params.size();
+    // Its memory begins with the first gradient of its updates and ends where the next bucket's begins.
+    const BufferId gradient = program.nodes[bound.first_update].reads[1];
+    bound.memory = {static_cast<float*>(address(0, gradient, {})), 0};
+    buckets_.push_back(bound);
+  }
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    float* begin = buckets_[i].memory.data();
+    float* end = i + 1 < buckets_.size() ? buckets_[i + 1].memory.data() : statistics_.data() + statistics_.size();
+    buckets_[i].memory = {begin, end};
+  }
 }
 
 void Session::load(const state::State& state) {
+  updates_ = 0;
   const Program& program = train_.program;
   for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
     const graph::Buffer& buffer = program.buffers[id];
@@ -185,11 +207,11 @@ void Session::load(const state::State& state) {
     const std::string& name = graph_.params[buffer.param].name;
     const auto& tensors = buffer.role == BufferRole::Velocity ? state.velocity : state.params;
     const auto found = tensors.find(name);
-    if (buffer.role == BufferRole::GradientSum || (buffer.role == BufferRole::Velocity && found == tensors.end())) {
+    if (is_kept_gradient(buffer.role) || (buffer.role == BufferRole::Velocity && found == tensors.end())) {
       continue;  // fresh memory is zero
     }
     if (found == tensors.end()) fail_run("the state has no parameter {}", name);
-    backend_.upload(graph_, program, id, found->second.data, train_.buffers[id]);
+    backend_.upload(graph_, program, id, found->second.data, address(0, id, {}));
   }
 }
 
@@ -197,7 +219,7 @@ void Session::store(state::State& state) const {
   const Program& program = train_.program;
   for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
     const graph::Buffer& buffer = program.buffers[id];
-    if (buffer.param == graph::kNone || !is_persistent(buffer.role) || buffer.role == BufferRole::GradientSum) continue;
+    if (buffer.param == graph::kNone || !is_persistent(buffer.role) || is_kept_gradient(buffer.role)) continue;
     auto& tensors = buffer.role == BufferRole::Velocity ? state.velocity : state.params;
     tensors[graph_.params[buffer.param].name] = {buffer.shape, read_buffer(id)};
   }
@@ -205,23 +227,60 @@ void Session::store(state::State& state) const {
 
 std::vector<float> Session::read_buffer(BufferId id) const {
   std::vector<float> plain(static_cast<size_t>(train_.program.buffers[id].shape.elements()));
-  backend_.download(graph_, train_.program, id, train_.buffers[id], plain);
+  backend_.download(graph_, train_.program, id, address(0, id, {0, 0, ring(updates_)}), plain);
   return plain;
 }
 
-void Session::run(const std::vector<backend::Task>& tasks, size_t begin, size_t end, const StepContext& context) {
+void Session::run(const Prepared& prepared, size_t begin, size_t end, const Place& place, const StepContext& context) {
+  const int read = ring(place.version), updated = ring(place.update);
+  auto task = [&](size_t i) -> const backend::Task& {
+    const BoundNode& node = prepared.nodes[i];
+    return prepared.tasks[node.first_task + static_cast<size_t>(node.slot_stride * place.slot +
+                                                                node.gradient_stride * place.gradient_slot +
+                                                                node.version_stride * (node.updates ? updated : read))];
+  };
   if (!timing_) {
-    for (size_t i = begin; i < end; ++i) tasks[i](context);
+    for (size_t i = begin; i < end; ++i) task(i)(context);
     return;
   }
   for (size_t i = begin; i < end; ++i) {
     const auto before = std::chrono::steady_clock::now();
-    tasks[i](context);
+    task(i)(context);
     node_times_[i].seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
   }
 }
 
+void Session::forward(const Place& place, const StepContext& context) {
+  run(train_, 0, train_.program.first_backward, place, context);
+}
+
+void Session::backward(int bucket, const Place& place, const StepContext& context) {
+  const bool whole = bucket == kWhole;
+  const size_t begin = whole || bucket == 0 ? train_.program.first_backward : buckets_[bucket - 1].end;
+  run(train_, begin, whole ? train_.program.first_update : buckets_[bucket].end, place, context);
+}
+
+void Session::update(int bucket, int64_t update, const StepContext& context) {
+  const Place place{0, 0, update, update};
+  if (bucket == kWhole) {
+    run(train_, train_.program.first_update, train_.program.nodes.size(), place, context);
+  } else {
+    run(train_, buckets_[bucket].first_update, buckets_[bucket].last_update, place, context);
+  }
+  if (bucket == kWhole || bucket + 1 == static_cast<int>(buckets_.size())) updates_ = update + 1;
+}
+
+void Session::evaluate(int slot, int64_t rows) {
+  StepContext context;
+  context.seed = options_.seed;
+  context.rows = rows;
+  const bool timed = std::exchange(timing_, false);
+  run(*evaluate_, 0, evaluate_->program.nodes.size(), {slot, 0, updates_, 0}, context);
+  timing_ = timed;
+}
+
 Metrics Session::take_metrics() {
+  if (!metrics_) return {};
   const Metrics metrics{metrics_[graph::kLossSum], metrics_[graph::kTop1], metrics_[graph::kTop5],
                         metrics_[graph::kRows]};
   std::fill(metrics_, metrics_ + graph::kNumMetrics, 0.0);
@@ -235,21 +294,20 @@ Metrics Session::train_step(int64_t step, int64_t samples, double learning_rate,
   context.step = step;
   context.inverse_samples = 1.0 / static_cast<double>(samples);
   context.learning_rate = static_cast<float>(learning_rate);
+  const Place place{0, 0, updates_, updates_};
   for (int m = 0; m < options_.microbatches; ++m) {
     context.first_row = m * graph_.batch();
     context.rows = fill(m);
     if (context.rows == 0) continue;
-    run(train_.tasks, 0, train_.program.first_update, context);
+    forward(place, context);
+    backward(kWhole, place, context);
   }
-  run(train_.tasks, train_.program.first_update, train_.tasks.size(), context);
+  update(kWhole, updates_, context);
   return take_metrics();
 }
 
 Metrics Session::evaluate(int64_t rows) {
-  StepContext context;
-  context.seed = options_.seed;
-  context.rows = rows;
-  for (const backend::Task& task : evaluate_->tasks) task(context);
+  evaluate(0, rows);
   return take_metrics();
 }
 

@@ -1,5 +1,6 @@
-// One worker's training session: the programs of a model prepared on a backend and bound to one block of memory
-// that was laid out beforehand. A step then runs the bound tasks in order and decides nothing.
+// One replica of a stage on one worker: the programs of its operators prepared on a backend and bound to one block of
+// memory that was laid out beforehand. An action then runs bound tasks in order and decides nothing. A model on one
+// worker is one stage with one of everything.
 #pragma once
 
 #include <functional>
@@ -11,6 +12,7 @@
 #include "millrace/backend/backend.h"
 #include "millrace/graph/program.h"
 #include "millrace/runtime/memory_plan.h"
+#include "millrace/runtime/session_layout.h"
 #include "millrace/state/state.h"
 
 namespace millrace::runtime {
@@ -20,8 +22,13 @@ struct SessionOptions {
   bool velocity = true;
   bool evaluates = true;  // also prepare the evaluation program
   uint64_t seed = 0;
-  size_t memory_limit = 0;        // bytes this session may plan; 0: no limit
+  size_t memory_limit = 0;        // bytes that may be planned, with the loader's; 0: no limit
+  size_t loader_bytes = 0;        // what loading a whole batch takes beside the session
   std::string limit_reason = {};  // where the limit comes from, for the message
+  graph::StageSlice stage = {};
+  Copies copies = {};
+  bool replicated = false;  // gradients are summed over replicas before the update
+  size_t bucket_bytes = 25 << 20;
 };
 
 // Sums over the rows that were samples.
@@ -35,13 +42,8 @@ struct Metrics {
   Metrics& operator+=(const Metrics& other);
 };
 
-struct MemoryItem {
-  std::string what;
-  size_t bytes = 0;
-};
-
 struct MemoryReport {
-  size_t planned_bytes = 0;  // persistent + arena
+  size_t planned_bytes = 0;
   size_t arena_bytes = 0;
   size_t arena_floor_bytes = 0;
   std::vector<MemoryItem> items;  // what is alive at the peak, by kind
@@ -53,6 +55,12 @@ struct NodeTime {
   double seconds = 0;  // summed over the timed steps
 };
 
+// Memory that is sent or received: `row_bytes` for each row of the micro-batch.
+struct Wire {
+  std::byte* data = nullptr;
+  size_t row_bytes = 0;
+};
+
 class Session {
  public:
   // Throws std::invalid_argument with the arithmetic if the plan exceeds the memory limit.
@@ -61,15 +69,51 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  // Into version 0, from which training starts; out of the newest version.
   void load(const state::State& state);
   void store(state::State& state) const;
 
-  // Where the next micro-batch goes: plain N x C x H x W, and labels.
-  float* images() { return images_; }
-  int32_t* labels() { return labels_; }
+  // Where a micro-batch goes: plain N x C x H x W, and labels. Null where the stage does not read them.
+  float* images(int slot = 0) const { return static_cast<float*>(find(train_.program.images, {slot, 0, 0})); }
+  int32_t* labels(int slot = 0) const { return static_cast<int32_t*>(find(train_.program.labels, {slot, 0, 0})); }
 
-  // Runs a whole step. `fill(m)` puts micro-batch m into images() and labels() and returns its rows; `samples` is
-  // the number of samples of the whole step.
+  // Memory of the values that cross to other stages, and of their gradients. Evaluation has a layout of its own.
+  enum class Use { Training, Evaluation };
+  Wire input(size_t index, int slot, Use use = Use::Training) const {
+    return wire(use, program(use).inputs[index].buffer, {slot, 0, 0});
+  }
+  Wire output(size_t index, int slot, Use use = Use::Training) const {
+    return wire(use, program(use).outputs[index].buffer, {slot, 0, 0});
+  }
+  Wire input_gradient(size_t index, int slot) const {
+    return wire(Use::Training, train_.program.inputs[index].gradient, {0, slot, 0});
+  }
+  Wire output_gradient(size_t index, int slot) const {
+    return wire(Use::Training, train_.program.outputs[index].gradient, {0, slot, 0});
+  }
+
+  // The actions. Versions and updates count from the start of training; an update writes version update + 1.
+  struct Place {
+    int slot = 0;
+    int gradient_slot = 0;
+    int64_t version = 0;  // weights to read
+    int64_t update = 0;   // that the gradient belongs to
+  };
+  static constexpr int kWhole = -1;
+  void forward(const Place& place, const backend::StepContext& context);
+  void backward(int bucket, const Place& place, const backend::StepContext& context);  // all, or up to a bucket's end
+  void update(int bucket, int64_t update, const backend::StepContext& context);
+  void evaluate(int slot, int64_t rows);
+  Metrics take_metrics();
+  int64_t updates() const { return updates_; }
+
+  // Gradients that are summed over replicas; the last bucket ends with the running statistics.
+  size_t num_buckets() const { return buckets_.size(); }
+  std::span<float> bucket(int index) const { return buckets_[index].memory; }
+  std::span<float> statistics() const { return statistics_; }
+
+  // A whole step on one worker. `fill(m)` puts micro-batch m into images() and labels() and returns its rows; `samples`
+  // is the number of samples of the whole step.
   Metrics train_step(int64_t step, int64_t samples, double learning_rate, const std::function<int64_t(int)>& fill);
   Metrics evaluate(int64_t rows);
 
@@ -79,37 +123,59 @@ class Session {
 
   const MemoryReport& memory() const { return memory_; }
   const graph::Program& training_program() const { return train_.program; }
+  const graph::Graph& graph() const { return graph_; }
+  const SessionOptions& options() const { return options_; }
 
   // A buffer of the training program, brought to the plain layout (tests and parity checks).
   std::vector<float> read_buffer(graph::BufferId id) const;
 
  private:
+  // The tasks of a node, one for each combination of copies it touches.
+  struct BoundNode {
+    size_t first_task = 0;
+    int slot_stride = 0, gradient_stride = 0, version_stride = 0;
+    bool updates = false;  // its version is the update's, not the one that is read
+  };
   struct Prepared {
     graph::Program program;
     std::vector<backend::Kernel> kernels;
     std::vector<size_t> buffer_bytes;
     MemoryPlan plan;
-    std::vector<void*> buffers;
+    std::vector<BoundNode> nodes;
     std::vector<backend::Task> tasks;
+  };
+  struct BoundBucket {
+    size_t end = 0;                            // node
+    size_t first_update = 0, last_update = 0;  // nodes that update its weights
+    std::span<float> memory;
   };
 
   Prepared prepare(graph::Program program);
   void check_limit(const Prepared& prepared, const std::vector<size_t>& scratch) const;
-  void lay_out();
-  void run(const std::vector<backend::Task>& tasks, size_t begin, size_t end, const backend::StepContext& context);
-  Metrics take_metrics();
+  MemoryPlan plan(const graph::Program& program, const std::vector<size_t>& bytes,
+                  const std::vector<size_t>& scratch) const;
+  void allocate();
+  void bind(Prepared& prepared, size_t index);
+  void bind_buckets();
+  void* address(size_t program, graph::BufferId id, const Copy& copy) const;
+  void* find(graph::BufferId id, const Copy& copy) const { return id == graph::kNone ? nullptr : address(0, id, copy); }
+  const graph::Program& program(Use use) const { return use == Use::Training ? train_.program : evaluate_->program; }
+  Wire wire(Use use, graph::BufferId id, const Copy& copy) const;
+  int ring(int64_t version) const { return static_cast<int>(version % options_.copies.versions); }
+  void run(const Prepared& prepared, size_t begin, size_t end, const Place& place, const backend::StepContext& context);
 
   graph::Graph graph_;
   backend::Backend& backend_;
   SessionOptions options_;
   Prepared train_;
   std::optional<Prepared> evaluate_;
+  std::unique_ptr<SessionLayout> layout_;
   MemoryReport memory_;
   std::byte* memory_block_ = nullptr;
-  size_t memory_bytes_ = 0;
-  float* images_ = nullptr;
-  int32_t* labels_ = nullptr;
+  std::vector<BoundBucket> buckets_;
+  std::span<float> statistics_;
   double* metrics_ = nullptr;
+  int64_t updates_ = 0;
   bool timing_ = false;
   std::vector<NodeTime> node_times_;
 };

@@ -26,6 +26,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 Training::Training(const job::Job& job, const MachineLimit& limit, const OnMeasure& on_measure)
     : job_(job), threads_(thread_count(job)) {
   graph_ = graph::fuse(model::build(job.model, job.batch / job.parallel.microbatches, job.loss.label_smoothing));
+  if (!job.model.init.empty()) state::check_params(job.model.init, graph_);  // before kernels are measured
   train_data_ = data::make_dataset(job, data::Split::Train);
   if (job.data.kind == job::DataKind::Generated && job.data.test_samples > 0) {
     test_data_ = data::make_dataset(job, data::Split::Test);
@@ -43,13 +44,15 @@ Training::Training(const job::Job& job, const MachineLimit& limit, const OnMeasu
   options.seed = job.seed;
   options.memory_limit = limit.memory_bytes;
   options.limit_reason = limit.source;
+  const bool loads = !train_data_->one_fixed_batch() || job.parallel.microbatches > 1;
+  options.loader_bytes = loads ? static_cast<size_t>(data::Loader::buffer_bytes(*train_data_, job.batch)) : 0;
   session_ = std::make_unique<Session>(graph_, *backend_, options);
   load_parameters();
 
-  if (train_data_->one_fixed_batch() && job.parallel.microbatches == 1) {
-    fill_directly();
-  } else {
+  if (loads) {
     loader_ = std::make_unique<data::Loader>(*train_data_, data::LoaderOptions{job.batch, job.seed, true, 0});
+  } else {
+    fill_directly();
   }
 }
 
@@ -89,8 +92,10 @@ TrainingResult Training::run(const Observer& observer) {
   const int64_t micro = graph_.batch();
   const int64_t image_elements = train_data_->image_elements();
   const auto epoch_steps = static_cast<int64_t>(steps_per_epoch_);
-  const int64_t evaluate_every =
-      std::max<int64_t>(job_.eval.every_epochs > 0 ? std::llround(job_.eval.every_epochs * steps_per_epoch_) : 0, 0);
+  int64_t evaluate_every = 0;  // steps; 0: only at the end
+  if (job_.eval.every_epochs > 0) {
+    evaluate_every = std::max<int64_t>(1, std::llround(job_.eval.every_epochs * steps_per_epoch_));
+  }
   Metrics stretch;
   for (int64_t step = 0; step < total_steps_; ++step) {
     const auto start = std::chrono::steady_clock::now();
@@ -114,6 +119,11 @@ TrainingResult Training::run(const Observer& observer) {
     stretch += metrics;
     result.last = stretch;
     observer.on_step({step, static_cast<double>(step + 1) / steps_per_epoch_, seconds, lr, metrics});
+    if (observer.stop_if_diverged && !std::isfinite(metrics.loss())) {
+      result.diverged = true;
+      result.last = metrics;
+      break;
+    }
 
     const bool due = evaluate_every > 0 && (step + 1) % evaluate_every == 0;
     if (test_data_ && (due || step + 1 == total_steps_)) {

@@ -29,6 +29,7 @@ struct StepReport {
 struct Observer {
   std::function<void(const StepReport&)> on_step = [](const StepReport&) {};
   std::function<void(double epoch, const Metrics&)> on_evaluation = [](double, const Metrics&) {};
+  bool stop_if_diverged = false;  // end the run at a step whose loss is not finite
 };
 
 struct TrainingResult {
@@ -36,7 +37,8 @@ struct TrainingResult {
   int64_t samples = 0;
   double train_s = 0;  // in steps, evaluation not counted
   double data_wait_s = 0;
-  Metrics last;  // of the last finished stretch of steps: an epoch, or the whole run if shorter
+  bool diverged = false;  // ended early: the loss of the last step is not finite
+  Metrics last;           // of the last finished stretch of steps: an epoch, or the whole run if shorter
   std::optional<Metrics> evaluation;
 };
 

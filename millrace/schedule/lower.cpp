@@ -42,7 +42,7 @@ class Lowering {
     result_ = source_;
     const int spare = pipeline_.multi_buffer && pipeline_.num_stages() > 1 ? 1 : 0;
     result_.slots = most_in_flight(source_);
-    for (int& slots : result_.slots) slots = std::min(slots + spare, std::max(source_.microbatches, 1));
+    for (int& slots : result_.slots) slots += spare;
     result_.gradient_slots = most_gradients(source_) + spare;
   }
 
@@ -133,7 +133,7 @@ class Lowering {
     const size_t local = static_cast<size_t>(local_place(replica, action.microbatch));
     switch (action.kind) {
       case Kind::Forward:
-        if (!replica.pending_steps.empty() && action.version > replica.pending_steps.front()) finish_steps(replica);
+        finish_steps(replica);  // a forward may write statistics that are on their way with the gradients
         messages(Kind::Receive, Direction::Activation, replica, action.microbatch, true);
         out_->push_back(action);
         messages(Kind::Send, Direction::Activation, replica, action.microbatch, false);

@@ -17,25 +17,18 @@ std::string first_few(std::vector<std::string> names) {
   return fmt::format("{}{}", fmt::join(names, ", "), rest);
 }
 
-}  // namespace
-
-void load_params(const std::string& path, const graph::Graph& graph, State& state) {
-  auto tensors = read_safetensors(path).tensors;
+void require_fit(const std::string& path, const graph::Graph& graph, std::map<std::string, Shape> shapes) {
   std::vector<std::string> missing, of_other_shape;
-  std::map<std::string, Tensor> loaded;
   for (const graph::Param& param : graph.params) {
-    auto found = tensors.extract(param.name);
+    const auto found = shapes.extract(param.name);
     if (!found) {
       missing.push_back(param.name);
-    } else if (found.mapped().shape != param.shape) {
-      of_other_shape.push_back(
-          fmt::format("{} is {} and not {}", param.name, found.mapped().shape.str(), param.shape.str()));
-    } else {
-      loaded.insert(std::move(found));
+    } else if (found.mapped() != param.shape) {
+      of_other_shape.push_back(fmt::format("{} is {} and not {}", param.name, found.mapped().str(), param.shape.str()));
     }
   }
   std::vector<std::string> unexpected;
-  for (const auto& [name, tensor] : tensors) unexpected.push_back(name);
+  for (const auto& [name, shape] : shapes) unexpected.push_back(name);
 
   std::vector<std::string> faults;
   if (!missing.empty()) faults.push_back("missing " + first_few(missing));
@@ -44,7 +37,18 @@ void load_params(const std::string& path, const graph::Graph& graph, State& stat
   if (!faults.empty()) {
     fail_input("{}: does not hold the parameters of {}: {}", path, graph.name, fmt::join(faults, "; "));
   }
-  for (auto& [name, tensor] : loaded) state.params[name] = std::move(tensor);
 }
+
+}  // namespace
+
+void load_params(const std::string& path, const graph::Graph& graph, State& state) {
+  auto tensors = read_safetensors(path).tensors;
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, tensor] : tensors) shapes[name] = tensor.shape;
+  require_fit(path, graph, std::move(shapes));
+  for (auto& [name, tensor] : tensors) state.params[name] = std::move(tensor);
+}
+
+void check_params(const std::string& path, const graph::Graph& graph) { require_fit(path, graph, read_shapes(path)); }
 
 }  // namespace millrace::state

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "millrace/base/error.h"
@@ -164,15 +165,21 @@ Tensor read_tensor(std::ifstream& file, const Entry& entry, const std::string& p
   return tensor;
 }
 
-}  // namespace
+// An opened file whose header and layout have been checked; it stands where the data begins.
+struct OpenFile {
+  std::ifstream file;
+  std::vector<Entry> entries;  // in the order of their data
+  std::map<std::string, std::string> metadata;
+};
 
-TensorFile read_safetensors(const std::string& path) {
+OpenFile open_file(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) fail_input("{}: no such file", path);
   if (!std::filesystem::is_regular_file(status)) fail_input("{}: not a file; name a safetensors file", path);
   const uint64_t file_bytes = std::filesystem::file_size(path, error);
-  std::ifstream file(path, std::ios::binary);
+  OpenFile opened{.file = std::ifstream(path, std::ios::binary), .entries = {}, .metadata = {}};
+  auto& [file, entries, metadata] = opened;
   if (error || !file) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
 
   uint64_t header_bytes = 0;
@@ -186,8 +193,6 @@ TensorFile read_safetensors(const std::string& path) {
   file.read(text.data(), static_cast<std::streamsize>(header_bytes));
   if (!file) fail_run("{}: the header cannot be read", path);
 
-  TensorFile result;
-  std::vector<Entry> entries;
   const json header = parse_header(text, path);
   for (const auto& [name, value] : header.items()) {
     if (name != "__metadata__") {
@@ -197,7 +202,7 @@ TensorFile read_safetensors(const std::string& path) {
     if (!value.is_object()) fail_input("{}: the header's __metadata__ is not an object", path);
     for (const auto& [key, entry] : value.items()) {
       if (!entry.is_string()) fail_input("{}: the header's __metadata__ {} is not a text", path, shown(key));
-      result.metadata[key] = entry.get<std::string>();
+      metadata[key] = entry.get<std::string>();
     }
   }
   check_layout(entries, file_bytes - kLengthBytes - header_bytes, path);
@@ -207,6 +212,23 @@ TensorFile read_safetensors(const std::string& path) {
       fail_input("{}: tensor {} is {}; F32, F64, F16 and BF16 can be read", path, shown(entry.name), entry.dtype);
     }
   }
+  return opened;
+}
+
+}  // namespace
+
+std::map<std::string, Shape> read_shapes(const std::string& path) {
+  std::map<std::string, Shape> shapes;
+  for (const Entry& entry : open_file(path).entries) {
+    if (!is_counter(entry.name)) shapes[entry.name] = entry.shape;
+  }
+  return shapes;
+}
+
+TensorFile read_safetensors(const std::string& path) {
+  auto [file, entries, metadata] = open_file(path);
+  TensorFile result;
+  result.metadata = std::move(metadata);
   for (const Entry& entry : entries) {
     if (is_counter(entry.name)) {
       file.seekg(static_cast<std::streamoff>(entry.end - entry.begin), std::ios::cur);

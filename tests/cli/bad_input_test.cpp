@@ -114,6 +114,15 @@ TEST_F(BadInput, MoreMemoryThanTheMachineHasIsRefusedWithTheArithmetic) {
   }
 }
 
+// In parts of one sample the model fits; the batch that is loaded ahead does not.
+TEST_F(BadInput, BatchTooLargeToLoadIsRefusedWithTheArithmetic) {
+  const std::string line = refusal({"train", "job.yaml", "--out", "run"},
+                                   {"batch=1000000", "parallel.microbatches=1000000", "model.image_size=512",
+                                    "data.train_samples=1000000"});
+  EXPECT_THAT(line, AllOf(HasSubstr("resnet_small needs"), HasSubstr("loading ahead 6000"), HasSubstr("this machine has"),
+                          HasSubstr("write a smaller batch"), testing::Not(HasSubstr("microbatches"))));
+}
+
 TEST_F(BadInput, MissingJobFileIsNamed) {
   EXPECT_THAT(refusal({"train", "missing.yaml"}), HasSubstr("missing.yaml: no such job file"));
   EXPECT_THAT(refusal({"bench", "missing.yaml"}), HasSubstr("missing.yaml: no such job file"));
@@ -134,14 +143,21 @@ TEST_F(BadInput, OutputDirectoryThatIsAFileIsRefused) {
 }
 
 TEST_F(BadInput, OutputDirectoryThatCannotBeWrittenIsRefused) {
-  // Even root creates nothing there. On the reference device, for no kernels are measured before.
-  EXPECT_THAT(refusal({"train", "job.yaml", "--out", "/proc/run", "--set", "device=reference"}),
+  // Even root creates nothing there.
+  EXPECT_THAT(refusal({"train", "job.yaml", "--out", "/proc/run"}),
               AllOf(HasSubstr("output directory /proc/run"), HasSubstr("cannot be"), HasSubstr("--out")));
   if (::geteuid() == 0) return;
   std::filesystem::create_directory(path("locked"));
   std::filesystem::permissions(path("locked"), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
   EXPECT_THAT(refusal({"train", "job.yaml", "--out", "locked/run"}),
               AllOf(HasSubstr("locked"), HasSubstr("Permission denied")));
+}
+
+TEST_F(BadInput, EmptyNamesAreRefused) {
+  EXPECT_THAT(refusal({"train", "job.yaml", "--out", ""}), AllOf(HasSubstr("--out"), HasSubstr("name is empty")));
+  EXPECT_THAT(refusal({"train", "job.yaml", "--out="}), HasSubstr("--out"));
+  EXPECT_THAT(refusal({"train", "job.yaml", "--json", ""}), AllOf(HasSubstr("--json"), HasSubstr("name is empty")));
+  EXPECT_THAT(refusal({"bench", "job.yaml", "--json", ""}), AllOf(HasSubstr("--json"), HasSubstr("name is empty")));
 }
 
 TEST_F(BadInput, OutputDirectoryThatHoldsARunIsLeftAsItIs) {
@@ -184,7 +200,8 @@ TEST_F(BadInput, FirstWeightsThatAreNotThereAreNamed) {
 
 TEST_F(BadInput, FirstWeightsOfAnotherModelAreRefusedByName) {
   ASSERT_EQ(run({"train", "job.yaml", "--out", "first", "--set", "steps=1"}).exit_code, 0);
-  const std::vector<std::string> arguments = {"train", "job.yaml", "--out", "run", "--set", "device=reference"};
+  std::filesystem::remove_all(root_ / "cache");  // so that kernels would have to be measured, which is told
+  const std::vector<std::string> arguments = {"train", "job.yaml", "--out", "run"};
   EXPECT_THAT(refusal(arguments, {"model.init=first/model.safetensors", "model.name=resnet18"}),
               AllOf(HasSubstr("first/model.safetensors"), HasSubstr("resnet18"), HasSubstr("missing layer1.1")));
   EXPECT_THAT(refusal(arguments, {"model.init=first/model.safetensors", "model.classes=7"}),

@@ -36,10 +36,23 @@ TEST_F(Bench, PrintsSpeedTimesMemoryAndOperators) {
   const Outcome outcome = run({"bench", "job.yaml", "--set", "steps=4"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   for (const char* part : {"samples/s", "p10", "p50", "p90", "GFLOP/s", "planned", "measured", "conv2d", "batch_norm",
-                           "linear", "median of 4 steps"}) {
+                           "linear", "median of 4 steps", "8, 1 thread\n", "W weight gradient"}) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }
   EXPECT_THAT(outcome.out, Not(HasSubstr("layer1.0.conv1")));
+}
+
+TEST_F(Bench, ReferenceHasItsArithmeticToo) {
+  const Outcome outcome = run({"bench", "job.yaml", "--set", "steps=1", "--set", "device=reference"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("arithmetic +[0-9.]+ GFLOP/s\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("median of 1 step)"));
+}
+
+TEST_F(Bench, SmallPlansHaveNoShareOfWhatIsMeasured) {
+  const Outcome outcome = run({"bench", "job.yaml", "--set", "steps=1"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("memory +planned [^(]* measured [^(]*\noutside kernels"));
 }
 
 TEST_F(Bench, LayersNamesEveryLayer) {

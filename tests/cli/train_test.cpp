@@ -48,6 +48,7 @@ TEST_F(Train, SummaryHoldsWhatScriptsRelyOn) {
   EXPECT_GT(summary.at("peak_bytes").at("planned").get<int64_t>(), 100'000);
   EXPECT_GT(summary.at("peak_bytes").at("measured").get<int64_t>(), 100'000);
   EXPECT_GT(summary.at("loss").get<double>(), 0);
+  EXPECT_EQ(summary.at("diverged"), false);
   EXPECT_GT(summary.at("accuracy").at("top1").get<double>(), 0);
   EXPECT_GE(summary.at("accuracy").at("top5"), summary.at("accuracy").at("top1"));
   EXPECT_LE(summary.at("accuracy").at("top5").get<double>(), 1);
@@ -59,6 +60,21 @@ TEST_F(Train, AccuracyIsNullWhereNothingWasEvaluated) {
   train("run", {"data.test_samples=0"});
   EXPECT_TRUE(json("run/summary.json").at("accuracy").at("top1").is_null());
   EXPECT_TRUE(json("run/summary.json").at("accuracy").at("top5").is_null());
+}
+
+TEST_F(Train, StopsWhereTheLossIsNotFinite) {
+  const Outcome outcome =
+      run({"train", "job.yaml", "--out", "run"}, {"optimizer.lr=1e9", "optimizer.weight_decay=1e9", "steps=1000"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  const nlohmann::json summary = json("run/summary.json");
+  EXPECT_EQ(summary.at("diverged"), true);
+  EXPECT_TRUE(summary.at("loss").is_null());
+  const int64_t steps = summary.at("steps");
+  EXPECT_LT(steps, 1000);
+  EXPECT_THAT(outcome.err, HasSubstr("millrace: tiny: diverged at step " + std::to_string(steps) + " of 1000"));
+  EXPECT_THAT(outcome.err, HasSubstr("optimizer.lr"));
+  EXPECT_FALSE(exists("run/model.safetensors"));
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("peak memory")));
 }
 
 TEST_F(Train, PrintsASummaryTable) {
@@ -80,6 +96,21 @@ TEST_F(Train, EveryStepIsOneRecordOfTheMetrics) {
     EXPECT_EQ(records[i].at("lr"), 0.05);
   }
   EXPECT_THAT(read("run/metrics.jsonl"), HasSubstr("\"test_top5\""));
+}
+
+TEST_F(Train, EvaluatesAtMostOnceAStep) {
+  const auto evaluations = [this](const std::string& run_directory) {
+    const std::string text = read(run_directory + "/metrics.jsonl");
+    int count = 0;
+    for (size_t at = 0; (at = text.find("\"test_loss\"", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  train("each_step", {"steps=5", "eval.every_epochs=0.001"});
+  EXPECT_EQ(evaluations("each_step"), 5);
+  train("second_step", {"steps=5", "eval.every_epochs=0.25"});
+  EXPECT_EQ(evaluations("second_step"), 3);
+  train("at_the_end", {"steps=5", "eval.every_epochs=0"});
+  EXPECT_EQ(evaluations("at_the_end"), 1);
 }
 
 TEST_F(Train, TheWrittenJobGivesTheSameWeightsAgain) {

@@ -148,6 +148,41 @@ TEST(Reader, NumbersOutOfRangeAreRefusedWithTheRange) {
               refuses("job.yaml:2: schedule.milestones is -1; it must be at least 0"));
 }
 
+TEST(Reader, PlacementsWeightsAndCutsAreReadPlainOrInQuotes) {
+  const Parallel parallel = parse_job(
+                                "steps: 1\nparallel:\n  mode: gpipe\n  placement: 0:0,0:1.0:2\n"
+                                "  cuts: [layer3]\n  replicas: split\n",
+                                "job.yaml", {})
+                                .parallel;
+  EXPECT_EQ(parallel.mode, Mode::GPipe);
+  EXPECT_EQ(parallel.placement, "0:0,0:1.0:2");
+  EXPECT_EQ(parallel.cuts, (std::vector<std::string>{"layer3"}));
+  const std::vector<std::string> sets{"parallel.mode=ssp", "parallel.placement=0:0.0:1.0:2",
+                                      "parallel.cuts=layer2, layer3", "parallel.versions=[4, 2, 1]"};
+  const Parallel set = parse_job("steps: 1\n", "job.yaml", sets).parallel;
+  EXPECT_EQ(set.cuts, (std::vector<std::string>{"layer2", "layer3"}));
+  EXPECT_EQ(set.versions, (std::vector<int>{4, 2, 1}));
+  EXPECT_EQ(
+      parse_job("steps: 1\nparallel: {placement: '0:0', stage_weights: '2'}", "job.yaml", {}).parallel.stage_weights,
+      "2");
+}
+
+TEST(Reader, MistakesInPlacementsNameTheirLine) {
+  EXPECT_THAT(parsing("parallel:\n  placement: 0:0-\n"),
+              refuses("job.yaml:3: parallel.placement \"0:0-\", character 5: the text ends where a device's number "
+                      "belongs; write e.g. 0:0-6.0:7"));
+  EXPECT_THAT(setting("parallel.stage_weights=1:-1"),
+              refuses(StartsWith("--set parallel.stage_weights=1:-1: parallel.stage_weights \"1:-1\": \"-1\"")));
+  EXPECT_THAT(parsing("parallel: {versions: [0]}\n"),
+              refuses("job.yaml:2: parallel.versions is 0; it must be at least 1"));
+  EXPECT_THAT(parsing("parallel: {versions: [1.5]}\n"), refuses(HasSubstr("\"1.5\" is not a whole number")));
+  EXPECT_THAT(parsing("parallel: {cuts: [layer3, 'a b']}\n"),
+              refuses("job.yaml:2: parallel.cuts holds \"a b\"; a name is letters, digits, '_', '.' and '-': write "
+                      "e.g. [layer2, layer4.0]"));
+  EXPECT_THAT(parsing("parallel: {cuts: ['', layer3]}\n"), refuses(HasSubstr("holds \"\"")));
+  EXPECT_THAT(parsing("parallel: {mode: pipdream}\n"), refuses(HasSubstr("did you mean pipedream?")));
+}
+
 TEST(Reader, UnknownChoicesAreRefusedWithTheList) {
   EXPECT_THAT(parsing("schedule: {kind: cosin}\n"),
               refuses("job.yaml:2: schedule.kind: \"cosin\" is not one of constant, step, cosine, polynomial; "
@@ -184,7 +219,9 @@ TEST(Reader, DocumentsThatAreNoJobAreRefused) {
   EXPECT_THAT(whole("batch\n"),
               refuses("job.yaml:1: a job is lines of \"key: value\", e.g. batch: 32; this is \"batch\""));
   EXPECT_THAT(whole("steps: 1\n---\nsteps: 2\n"),
-              refuses("job.yaml:3: a second document begins here; a job file holds one"));
+              refuses("job.yaml:2: a second document begins here; a job file holds one"));
+  EXPECT_THAT(whole(",batch: 1\n"),
+              refuses("job.yaml:1: not valid YAML: a document cannot begin so; write e.g. batch: 32"));
   EXPECT_THAT(whole(std::string("steps: 1\0", 9)), refuses("job.yaml: not a text file; a job is written in YAML"));
 }
 
@@ -278,9 +315,28 @@ TEST(Writer, AJobWrittenReadsBackEqual) {
   job.optimizer.nesterov = true;
   job.schedule.kind = Decay::Step;
   job.schedule.milestones = {0.1, 30, 1e5};
-  job.parallel.microbatches = 4;
+  job.parallel = {.mode = Mode::Ssp,
+                  .placement = "0:0-1.0:2",
+                  .balance = Balance::Flops,
+                  .cuts = {"layer2.0.conv1"},
+                  .versions = {3, 1},
+                  .static_scheduling = false,
+                  .multi_buffer = false,
+                  .bucket_mib = 0.1};
   job.backend.winograd = Winograd::Off;
   EXPECT_EQ(parse_job(to_yaml(job), "other.yaml", {}), job);
+}
+
+TEST(Writer, SharesOfStagesReadBackEqual) {
+  Job job;
+  job.name = "shares";
+  job.steps = 1;
+  job.parallel.mode = Mode::OneFOneB;
+  job.parallel.placement = "0:0-7,1:0-7.2:0-3";
+  job.parallel.stage_weights = "10:1";
+  job.parallel.replicas = Replicas::RoundRobin;
+  job.parallel.microbatches = 16;
+  EXPECT_EQ(parse_job(to_yaml(job), "other.yaml", {}), job) << to_yaml(job);
 }
 
 TEST(Writer, AnyNameReadsBackEqual) {
@@ -328,7 +384,7 @@ TEST(Writer, EveryKeyChangesAMemberOfItsOwn) {
 TEST(Writer, TheTableOfKeysIsAligned) {
   const std::string table = describe_keys();
   EXPECT_THAT(table, StartsWith("key "));
-  EXPECT_THAT(table, HasSubstr("\nbatch                   32         samples per step\n"));
+  EXPECT_THAT(table, HasSubstr("\nbatch                       32         samples per step\n"));
   EXPECT_THAT(table, HasSubstr("(constant, step, cosine, polynomial)\n"));
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), static_cast<std::ptrdiff_t>(fields().size()) + 1);
 }

@@ -15,6 +15,7 @@ Job shipped(const std::string& name) {
 TEST(ShippedJobs, EachIsValidAndNamedLikeItsFile) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(std::string(MILLRACE_SOURCE_DIR) + "/jobs")) {
+    if (entry.is_directory()) continue;
     EXPECT_EQ(read_job(entry.path().string(), {}).name, entry.path().stem().string());
     ++count;
   }

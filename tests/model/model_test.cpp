@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "millrace/base/error.h"
+#include "millrace/job/fields.h"
 
 namespace millrace::model {
 namespace {
@@ -25,6 +26,9 @@ double total_flops(const graph::Graph& graph) {
   for (const graph::Op& op : graph.ops) sum += forward_flops(graph, op);
   return sum;
 }
+
+// The job's table of keys stands before the models and cannot ask them.
+TEST(Model, NamesAreThoseThatAJobMaySay) { EXPECT_EQ(job::find_field("model.name")->choices, model_names()); }
 
 // torchvision's counts.
 TEST(Model, ParameterCountsAreTorchvisions) {

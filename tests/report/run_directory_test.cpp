@@ -99,6 +99,11 @@ TEST_F(RunDirectoryTest, FailureLeavesNothingBehind) {
   EXPECT_EQ(entries(root_), 0);
 }
 
+TEST_F(RunDirectoryTest, CheckingFindsWhatCannotBeCreated) {
+  EXPECT_THROW(check_run_directory("/proc/run", false), std::invalid_argument);
+  EXPECT_THROW(check_run_directory("/proc/a/b", false), std::invalid_argument);
+}
+
 TEST_F(RunDirectoryTest, CheckingChangesNothing) {
   check_run_directory(root_ / "a" / "b", false);
   EXPECT_EQ(entries(root_), 0);

@@ -54,7 +54,23 @@ TEST(Units, NumbersHaveThreeDigits) {
   EXPECT_EQ(human_number(4.567), "4.57");
   EXPECT_EQ(human_number(99.96), "100");
   EXPECT_EQ(human_number(4321.4), "4,321");
+  EXPECT_EQ(human_number(1.2345e25), "1.23e+25");
   EXPECT_EQ(human_percent(0.9123), "91.2%");
+}
+
+TEST(Units, LossesHaveSixDigitsAtMost) {
+  EXPECT_EQ(human_loss(0.02346), "0.0235");
+  EXPECT_EQ(human_loss(99.99999), "100");
+  EXPECT_EQ(human_loss(-1234567.8), "-1.23457e+06");
+  EXPECT_EQ(human_loss(1.5e30), "1.5e+30");
+  EXPECT_EQ(human_loss(INFINITY), "inf");
+  EXPECT_EQ(human_loss(-NAN), "not a number");
+}
+
+TEST(Units, OneIsNotAPlural) {
+  EXPECT_EQ(counted(0, "step"), "0 steps");
+  EXPECT_EQ(counted(1, "step"), "1 step");
+  EXPECT_EQ(counted(1000, "step"), "1,000 steps");
 }
 
 }  // namespace

@@ -324,6 +324,19 @@ TEST(MemoryLimit, TheBatchItAdvisesFits) {
   EXPECT_THAT(refusal(vgg16(fits + 1), witness, limit), HasSubstr("needs"));
 }
 
+TEST(MemoryLimit, CountsWhatLoadingTakes) {
+  const auto reference = make("reference");
+  const Graph graph = small_network(4);
+  const size_t planned = Session(graph, *reference, {.evaluates = false}).memory().planned_bytes;
+  SessionOptions options{.microbatches = 1, .evaluates = false, .limit_reason = "this machine"};
+  options.loader_bytes = size_t{3} << 20;
+  options.memory_limit = planned + options.loader_bytes;
+  EXPECT_NO_THROW(Session(graph, *reference, options));
+  --options.memory_limit;
+  EXPECT_THAT([&] { Session(graph, *reference, options); },
+              testing::ThrowsMessage<std::invalid_argument>(HasSubstr("loading ahead 3")));
+}
+
 TEST(MemoryLimit, SaysWhenNotEvenOneSampleFits) {
   const auto reference = make("reference");
   Witness witness(*reference);

@@ -56,6 +56,16 @@ TEST_F(LoadParams, NamesAllThatDoesNotFitInOneLine) {
                       "of another shape fc.weight is 2 and not 2x3"));
 }
 
+TEST_F(LoadParams, CheckSaysTheSameWithoutTheData) {
+  write_safetensors(path("w"), {{"fc.weight", kWeight}, {"fc.bias", kBias}, {"bn1.num_batches_tracked", {{}, {3}}}});
+  EXPECT_NO_THROW(check_params(path("w"), tiny_graph()));
+  write_safetensors(path("w"), {{"fc.weight", kBias}, {"head.bias", kBias}});
+  EXPECT_THAT([this] { check_params(path("w"), tiny_graph()); },
+              ThrowsMessage<std::invalid_argument>(
+                  path("w") + ": does not hold the parameters of tiny: missing fc.bias; unexpected head.bias; "
+                              "of another shape fc.weight is 2 and not 2x3"));
+}
+
 TEST_F(LoadParams, NamesTheFirstFewAndCountsTheRest) {
   std::map<std::string, Tensor> tensors{{"fc.weight", kWeight}, {"fc.bias", kBias}};
   for (char c = 'a'; c <= 'h'; ++c) tensors[std::string(1, c)] = kBias;

@@ -1,0 +1,141 @@
+#include "millrace/plan/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "millrace/base/error.h"
+#include "millrace/job/stage_file.h"
+#include "millrace/plan/partition.h"
+
+namespace millrace::plan {
+namespace {
+
+using job::Mode;
+using job::Replicas;
+using schedule::Pipeline;
+
+std::vector<int> cut(const job::Parallel& parallel, const graph::Graph& graph, const job::Placement& placement,
+                     const std::vector<double>& op_seconds) {
+  if (!parallel.stage_file.empty()) {
+    return cut_by_modules(graph, job::read_stage_file(parallel.stage_file).module_to_stage);
+  }
+  if (!parallel.cuts.empty()) return cut_by_names(graph, parallel.cuts);
+  if (placement.size() == 1) return {0};
+  const std::vector<double> weights = parallel.balance == job::Balance::Operators ? operator_weights(graph)
+                                      : parallel.balance == job::Balance::Flops   ? flop_weights(graph)
+                                                                                  : op_seconds;
+  if (weights.size() != graph.ops.size()) fail_run("{} costs for {} operators", weights.size(), graph.ops.size());
+  if (!parallel.stage_weights.empty()) return cut_by_shares(weights, job::parse_stage_weights(parallel.stage_weights));
+  std::vector<double> replicas;
+  for (const auto& devices : placement) replicas.push_back(static_cast<double>(devices.size()));
+  if (parallel.balance == job::Balance::Operators) return cut_by_shares(weights, replicas);
+  return balanced_cut(weights, replicas);
+}
+
+std::vector<int> versions(const job::Parallel& parallel, const Pipeline& pipeline) {
+  std::vector<int> kept;
+  int replicas_left = 0;
+  for (const auto& workers : pipeline.stages) replicas_left += static_cast<int>(workers.size());
+  for (int s = 0; s < pipeline.num_stages(); ++s) {
+    const int replicas = pipeline.num_replicas(s);
+    int versions = pipeline.num_stages() - s;
+    if (pipeline.synchronous()) versions = 1;
+    // PipeDream: as many minibatches in flight as keep all later replicas busy.
+    else if (pipeline.replicas == Replicas::RoundRobin)
+      versions = (replicas_left - 1) / replicas + 1;
+    if (pipeline.mode == Mode::Ssp && !parallel.versions.empty()) versions = parallel.versions[s];
+    replicas_left -= replicas;
+    kept.push_back(versions);
+  }
+  return kept;
+}
+
+// Gradients come back to a stage that has something to learn or stands behind one that has.
+void check_learns(const graph::Graph& graph, const Plan& plan) {
+  const graph::StageSlice slice = plan.slice(0);
+  for (graph::OpId op = slice.begin(); op < slice.end(graph); ++op) {
+    for (graph::ParamId param : graph.ops[op].params) {
+      if (graph.params[param].trainable()) return;
+    }
+  }
+  fail_input("parallel: stage 0 ({} to {}) has no weights to train; cut the model later", graph.ops[0].name,
+             graph.ops[slice.end(graph) - 1].name);
+}
+
+}  // namespace
+
+schedule::Rows Plan::rows(int stage, int replica) const {
+  if (pipeline.replicas == Replicas::RoundRobin) return {0, pipeline.rows};
+  return schedule::replica_rows(pipeline.rows, replica, pipeline.num_replicas(stage));
+}
+
+int64_t Plan::most_rows(int stage) const {
+  int64_t most = 0;
+  for (int r = 0; r < pipeline.num_replicas(stage); ++r) most = std::max(most, rows(stage, r).size());
+  return most;
+}
+
+Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes,
+               const std::vector<double>& op_seconds) {
+  const job::Parallel& parallel = job.parallel;
+  job::Placement placement = job::placed_stages(parallel);
+  if (placement.empty()) {
+    placement.emplace_back();
+    for (int i = 0; i < num_processes; ++i) placement[0].push_back({0, i});
+  }
+  Plan plan;
+  std::set<job::DeviceId> devices;
+  for (const auto& stage : placement) devices.insert(stage.begin(), stage.end());
+  plan.devices.assign(devices.begin(), devices.end());
+  plan.first = cut(parallel, graph, placement, op_seconds);
+  plan.edges = graph::stage_edges(graph, plan.first);
+
+  Pipeline& pipeline = plan.pipeline;
+  pipeline.mode = parallel.mode;
+  pipeline.replicas = parallel.replicas;
+  pipeline.num_workers = static_cast<int>(plan.devices.size());
+  pipeline.rows = job.batch / parallel.microbatches;
+  pipeline.microbatches = parallel.microbatches;
+  pipeline.multi_buffer = parallel.multi_buffer;
+  for (const auto& stage : placement) {
+    pipeline.stages.emplace_back();
+    for (const job::DeviceId& device : stage) {
+      const auto found = std::lower_bound(plan.devices.begin(), plan.devices.end(), device);
+      pipeline.stages.back().push_back(static_cast<int>(found - plan.devices.begin()));
+    }
+  }
+  for (const graph::StageEdge& edge : plan.edges) pipeline.edges.push_back({edge.from, edge.to});
+  pipeline.versions = versions(parallel, pipeline);
+  for (int s = 0; s < pipeline.num_stages(); ++s) {
+    if (pipeline.replicas == Replicas::Split && pipeline.rows < pipeline.num_replicas(s)) {
+      fail_input("batch: a micro-batch has {} rows and stage {} {} replicas; each needs a row: write a larger batch",
+                 pipeline.rows, s, pipeline.num_replicas(s));
+    }
+    const graph::Program program =
+        training_program(graph, {parallel.microbatches, job.optimizer.momentum > 0, true, plan.slice(s)});
+    const auto bytes = static_cast<size_t>(parallel.bucket_mib * (1 << 20));
+    pipeline.buckets.push_back(std::max<int>(1, static_cast<int>(gradient_buckets(program, bytes).size())));
+  }
+  check_learns(graph, plan);
+  return plan;
+}
+
+std::string to_text(const Plan& plan, const graph::Graph& graph) {
+  std::string text;
+  for (int s = 0; s < plan.pipeline.num_stages(); ++s) {
+    const graph::StageSlice slice = plan.slice(s);
+    std::vector<std::string> devices;
+    for (int worker : plan.pipeline.stages[s]) {
+      devices.push_back(fmt::format("{}:{}", plan.devices[worker].node, plan.devices[worker].device));
+    }
+    text += fmt::format("stage {} of {}: {} to {} ({} operators) on {}\n", s, plan.pipeline.num_stages(),
+                        graph.ops[slice.begin()].name, graph.ops[slice.end(graph) - 1].name,
+                        slice.end(graph) - slice.begin(), fmt::join(devices, ", "));
+  }
+  return text;
+}
+
+}  // namespace millrace::plan

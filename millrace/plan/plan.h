@@ -1,0 +1,35 @@
+// A plan says which operators each stage has, on which workers it runs, and how updates follow from micro-batches: all
+// that a schedule is made from. Plain data, made from the job and the model alone.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "millrace/graph/program.h"
+#include "millrace/job/job.h"
+#include "millrace/job/placement.h"
+#include "millrace/schedule/schedule.h"
+
+namespace millrace::plan {
+
+struct Plan {
+  schedule::Pipeline pipeline;
+  std::vector<graph::OpId> first;       // operator that each stage begins with
+  std::vector<graph::StageEdge> edges;  // values on each edge of the pipeline, in the same order
+  std::vector<job::DeviceId> devices;   // of each worker
+
+  graph::StageSlice slice(int stage) const { return {first, stage}; }
+  // Rows a replica computes of a micro-batch; the last replicas' shapes are those of the largest share.
+  schedule::Rows rows(int stage, int replica) const;
+  int64_t most_rows(int stage) const;
+};
+
+// `graph` is the fused model with any batch. `num_processes`: workers that are there when the job places none.
+// `op_seconds` per operator, where parallel.balance is time.
+Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes,
+               const std::vector<double>& op_seconds = {});
+
+// "stage 1 of 2: fc6 to loss (9 operators) on 0:7", one line per stage.
+std::string to_text(const Plan& plan, const graph::Graph& graph);
+
+}  // namespace millrace::plan

@@ -1,0 +1,52 @@
+// What a worker did and when: spans of time in memory that was set aside beforehand, and sums over all of them.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace millrace::runtime {
+
+enum class Activity : uint8_t { Forward, Backward, Send, Receive, Reduce, Step, Data, Evaluate, kCount };
+const char* name_of(Activity activity);
+
+struct Span {
+  int64_t begin_ns = 0;  // of the steady clock
+  int64_t end_ns = 0;
+  int64_t microbatch = 0;  // counted over the run; of Reduce and Step: the update
+  int stage = 0;
+  Activity activity = Activity::Forward;
+};
+
+class Timeline {
+ public:
+  // Spans after the first `capacity` are only summed.
+  explicit Timeline(size_t capacity) { spans_.reserve(capacity); }
+
+  static int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+  void add(Activity activity, int stage, int64_t microbatch, int64_t begin_ns, int64_t end_ns) {
+    seconds_[static_cast<size_t>(activity)] += static_cast<double>(end_ns - begin_ns) * 1e-9;
+    if (spans_.size() < spans_.capacity()) spans_.push_back({begin_ns, end_ns, microbatch, stage, activity});
+  }
+
+  const std::vector<Span>& spans() const { return spans_; }
+  double seconds(Activity activity) const { return seconds_[static_cast<size_t>(activity)]; }
+  // In kernels: forward, backward and updates.
+  double busy_s() const { return seconds(Activity::Forward) + seconds(Activity::Backward) + seconds(Activity::Step); }
+  // Waiting for messages and sums, and handing them over.
+  double exposed_comm_s() const {
+    return seconds(Activity::Send) + seconds(Activity::Receive) + seconds(Activity::Reduce);
+  }
+
+ private:
+  std::vector<Span> spans_;
+  std::array<double, static_cast<size_t>(Activity::kCount)> seconds_{};
+};
+
+}  // namespace millrace::runtime

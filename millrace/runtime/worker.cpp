@@ -1,0 +1,530 @@
+#include "millrace/runtime/worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "millrace/base/error.h"
+#include "millrace/graph/fuse.h"
+#include "millrace/job/lr_schedule.h"
+#include "millrace/model/model.h"
+
+namespace millrace::runtime {
+
+using schedule::Direction;
+using schedule::Kind;
+using schedule::Pipeline;
+
+namespace {
+
+constexpr size_t kTraceSpans = 1 << 16;
+
+size_t find_crossing(const std::vector<graph::Crossing>& crossings, graph::ValueId value, int stage) {
+  for (size_t i = 0; i < crossings.size(); ++i) {
+    if (crossings[i].value == value && crossings[i].stage == stage) return i;
+  }
+  fail_run("value {} does not cross to stage {}", value, stage);
+}
+
+}  // namespace
+
+const char* name_of(Activity activity) {
+  switch (activity) {
+    case Activity::Forward: return "F";
+    case Activity::Backward: return "B";
+    case Activity::Send: return "send";
+    case Activity::Receive: return "receive";
+    case Activity::Reduce: return "reduce";
+    case Activity::Step: return "step";
+    case Activity::Data: return "data";
+    case Activity::Evaluate: return "evaluate";
+    case Activity::kCount: break;
+  }
+  return "?";
+}
+
+int64_t RunFacts::rows_of_step(int64_t step) const {
+  const auto per_epoch = static_cast<int64_t>(steps_per_epoch);
+  return std::min(job.batch, train_data->size() - step % per_epoch * job.batch);
+}
+
+Worker::Worker(const RunFacts& facts, const Wiring& wiring, int index, comm::Endpoint& endpoint,
+               backend::Backend& backend, size_t memory_limit, const std::string& limit_reason)
+    : facts_(facts), index_(index), endpoint_(endpoint), window_(wiring.window()), timeline_(kTraceSpans) {
+  const Pipeline& pipeline = facts.plan.pipeline;
+  for (int s = 0; s < pipeline.num_stages(); ++s) {
+    for (int r = 0; r < pipeline.num_replicas(s); ++r) {
+      if (pipeline.stages[s][r] == index) add_stage(s, r, backend, memory_limit, limit_reason);
+    }
+  }
+  for (Stage& stage : stages_) {
+    for (int e = 0; e < static_cast<int>(pipeline.edges.size()); ++e) {
+      const schedule::Edge& edge = pipeline.edges[e];
+      if (edge.from != stage.stage && edge.to != stage.stage) continue;
+      const bool entering = edge.to == stage.stage;
+      const int other = entering ? edge.from : edge.to;
+      for (int r = 0; r < pipeline.num_replicas(other); ++r) add_port(stage, wiring, e, entering, r);
+    }
+    open_data(stage);
+  }
+}
+
+Worker::~Worker() = default;
+
+void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit,
+                       const std::string& reason) {
+  const job::Job& job = facts_.job;
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  Stage& added = stages_.emplace_back();
+  added.stage = stage;
+  added.replica = replica;
+  added.rows = facts_.plan.rows(stage, replica);
+  added.graph = graph::fuse(model::build(job.model, facts_.plan.most_rows(stage), job.loss.label_smoothing));
+
+  SessionOptions options;
+  options.microbatches = pipeline.synchronous() ? pipeline.microbatches : 1;
+  options.velocity = job.optimizer.momentum > 0;
+  options.evaluates = facts_.test_data != nullptr;
+  options.seed = job.seed;
+  options.memory_limit = memory_limit;
+  options.limit_reason = reason;
+  options.stage = facts_.plan.slice(stage);
+  options.copies = {facts_.shape.slots[stage], facts_.shape.gradient_slots, pipeline.versions[stage]};
+  options.replicated = pipeline.num_replicas(stage) > 1;
+  options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
+  added.session = std::make_unique<Session>(added.graph, backend, options);
+}
+
+void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica) {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  const int other = entering ? pipeline.edges[edge].from : pipeline.edges[edge].to;
+  schedule::Rows shared = facts_.plan.rows(other, other_replica);
+  shared = {std::max(shared.begin, stage.rows.begin), std::min(shared.end, stage.rows.end)};
+  if (shared.size() <= 0) return;
+
+  Port port;
+  port.edge = edge;
+  port.peer = pipeline.stages[other][other_replica];
+  port.entering = entering;
+  const Session& session = *stage.session;
+  const auto& crossings = entering ? session.training_program().inputs : session.training_program().outputs;
+  const int from_replica = entering ? other_replica : stage.replica;
+  const int to_replica = entering ? stage.replica : other_replica;
+  const auto first_row = static_cast<size_t>(shared.begin - stage.rows.begin);
+  for (size_t v = 0; v < facts_.plan.edges[edge].values.size(); ++v) {
+    const size_t i = find_crossing(crossings, facts_.plan.edges[edge].values[v], other);
+    Port::Piece piece;
+    piece.activation_tag = wiring.channel(edge, v, Direction::Activation, from_replica, to_replica);
+    piece.gradient_tag = wiring.channel(edge, v, Direction::Gradient, from_replica, to_replica);
+    auto at = [&](const Wire& wire) {
+      piece.bytes = static_cast<size_t>(shared.size()) * wire.row_bytes;
+      return wire.data + first_row * wire.row_bytes;
+    };
+    for (int slot = 0; slot < session.options().copies.slots; ++slot) {
+      piece.activation.push_back(at(entering ? session.input(i, slot) : session.output(i, slot)));
+      if (!session.options().evaluates) continue;
+      constexpr auto kEvaluation = Session::Use::Evaluation;
+      piece.evaluation.push_back(
+          at(entering ? session.input(i, slot, kEvaluation) : session.output(i, slot, kEvaluation)));
+    }
+    for (int slot = 0; slot < session.options().copies.gradient_slots; ++slot) {
+      if (crossings[i].gradient == graph::kNone) continue;
+      piece.gradient.push_back(at(entering ? session.input_gradient(i, slot) : session.output_gradient(i, slot)));
+    }
+    piece.activation_ticket.resize(piece.activation.size());
+    piece.gradient_ticket.resize(piece.gradient.size());
+    port.pieces.push_back(std::move(piece));
+  }
+  stage.ports.push_back(std::move(port));
+}
+
+// Opens what the stage reads of the data: images, labels, or both.
+void Worker::open_data(Stage& stage) {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  Session& session = *stage.session;
+  if (!session.images() && !session.labels()) return;
+  data::LoaderOptions options;
+  options.batch = facts_.job.batch;
+  options.seed = facts_.job.seed;
+  options.images = session.images() != nullptr;
+  options.labels = session.labels() != nullptr;
+  const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
+  if (in_turn) {
+    options.first_batch = stage.replica;
+    options.stride = pipeline.num_replicas(stage.stage);
+  }
+  const int parts = pipeline.synchronous() ? pipeline.microbatches : 1;
+  for (int m = 0; m < parts; ++m) {
+    if (!in_turn && !takes(pipeline, stage.stage, stage.replica, m)) continue;
+    options.ranges.push_back({m * pipeline.rows + stage.rows.begin, m * pipeline.rows + stage.rows.end});
+  }
+  if (!facts_.train_data->one_fixed_batch() || options.ranges.size() > 1) {
+    stage.loader = std::make_unique<data::Loader>(*facts_.train_data, options);
+    return;
+  }
+  // The same batch for ever: it stays where it is read.
+  std::vector<int64_t> samples(static_cast<size_t>(stage.rows.size()));
+  std::iota(samples.begin(), samples.end(), options.ranges[0].begin);
+  for (int slot = 0; slot < session.options().copies.slots; ++slot) {
+    facts_.train_data->fill(samples, 0, session.images(slot), session.labels(slot));
+  }
+}
+
+size_t Worker::planned_bytes() const {
+  size_t bytes = 0;
+  for (const Stage& stage : stages_) {
+    bytes += stage.session->memory().planned_bytes;
+    if (stage.loader) bytes += static_cast<size_t>(stage.loader->bytes());
+  }
+  return bytes;
+}
+
+void Worker::load(const state::State& state) {
+  for (Stage& stage : stages_) stage.session->load(state);
+}
+
+void Worker::store(state::State& state) const {
+  for (const Stage& stage : stages_) {
+    if (stage.replica == 0) stage.session->store(state);
+  }
+}
+
+double Worker::data_wait_s() const {
+  double seconds = 0;
+  for (const Stage& stage : stages_) seconds += stage.loader ? stage.loader->waited_s() : 0;
+  return seconds;
+}
+
+std::string Worker::doing() const {
+  const Bound* action = current_.load(std::memory_order_relaxed);
+  if (!action) return "nothing yet";
+  static constexpr const char* kNames[] = {"forward",         "backward",          "input gradient",
+                                           "weight gradient", "opening a receive", "sending",
+                                           "receiving",       "summing gradients", "updating weights"};
+  const bool is_update = action->kind == Kind::Reduce || action->kind == Kind::Step;
+  return fmt::format(
+      "{}, {} {}", kNames[static_cast<int>(action->kind)], is_update ? "update" : "micro-batch",
+      first_step_ * (is_update || !facts_.plan.pipeline.synchronous() ? 1 : facts_.plan.pipeline.microbatches) +
+          action->microbatch);
+}
+
+const std::vector<Worker::Bound>& Worker::bind(const schedule::Schedule& schedule) {
+  for (const auto& [known, list] : lists_) {
+    if (known == &schedule) return list;
+  }
+  std::vector<Bound> list;
+  for (const schedule::Action& action : schedule.workers[index_]) {
+    Bound bound;
+    bound.kind = action.kind;
+    bound.direction = action.direction;
+    bound.microbatch = action.microbatch;
+    bound.version = action.version;
+    bound.part = action.part;
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      if (stages_[s].stage == action.stage) bound.stage = static_cast<int>(s);
+    }
+    if (is_message(action.kind)) {
+      const auto& ports = stages_[bound.stage].ports;
+      for (size_t p = 0; p < ports.size(); ++p) {
+        if (ports[p].edge == action.edge && ports[p].peer == action.peer) bound.port = static_cast<int>(p);
+      }
+      if (bound.port < 0) fail_run("worker {} has no port for edge {} to {}", index_, action.edge, action.peer);
+    }
+    list.push_back(bound);
+  }
+  return lists_.emplace_back(&schedule, std::move(list)).second;
+}
+
+template <typename Body>
+void Worker::timed(Activity activity, const Stage& stage, int64_t microbatch, Body&& body) {
+  const int64_t begin = Timeline::now_ns();
+  body();
+  timeline_.add(activity, stage.stage, microbatch, begin, Timeline::now_ns());
+}
+
+int64_t Worker::step_of(int microbatch) const {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  return first_step_ + (pipeline.synchronous() ? microbatch / pipeline.microbatches : microbatch);
+}
+
+int64_t Worker::first_row(const Stage& stage, int microbatch) const {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  if (evaluating_) return microbatch * pipeline.rows + stage.rows.begin;
+  return (pipeline.synchronous() ? microbatch % pipeline.microbatches : 0) * pipeline.rows + stage.rows.begin;
+}
+
+int64_t Worker::rows_of(const Stage& stage, int microbatch) const {
+  const int64_t samples = evaluating_ ? facts_.test_data->size() : facts_.rows_of_step(step_of(microbatch));
+  return std::clamp<int64_t>(samples - first_row(stage, microbatch), 0, stage.rows.size());
+}
+
+int Worker::slot_of(const Stage& stage, int microbatch) const {
+  return local_index(facts_.plan.pipeline, stage.stage, microbatch) % stage.session->options().copies.slots;
+}
+
+int Worker::gradient_slot_of(const Stage& stage, int microbatch) const {
+  return local_index(facts_.plan.pipeline, stage.stage, microbatch) % stage.session->options().copies.gradient_slots;
+}
+
+Session::Place Worker::place_of(const Stage& stage, const Bound& action) const {
+  const int64_t update = stage.first_update + update_of(facts_.plan.pipeline, stage.stage, action.microbatch);
+  // At the start of training there is nothing older than version 0.
+  return {slot_of(stage, action.microbatch), gradient_slot_of(stage, action.microbatch),
+          std::max<int64_t>(stage.first_update + action.version, 0), update};
+}
+
+backend::StepContext Worker::context_of(const Stage& stage, int microbatch, int64_t update) const {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
+  const job::Job& job = facts_.job;
+  backend::StepContext context;
+  context.seed = job.seed;
+  context.step = step_of(microbatch);
+  context.first_row = first_row(stage, microbatch);
+  context.rows = rows_of(stage, microbatch);
+  context.inverse_samples = 1.0 / static_cast<double>(facts_.rows_of_step(context.step));
+  // Where replicas take minibatches in turn, an update of a stage stands for as many of them as it has replicas, and
+  // its rate follows (PipeDream's rule, by the replicas of the first stage).
+  const int replicas = pipeline.num_replicas(stage.stage);
+  const double scale = in_turn ? static_cast<double>(replicas) / pipeline.num_replicas(0) : 1.0;
+  const int64_t rate_step = in_turn ? update * replicas : update;
+  context.learning_rate = static_cast<float>(
+      scale * job::learning_rate(job.optimizer, job.schedule, rate_step, facts_.steps_per_epoch, facts_.total_steps));
+  return context;
+}
+
+void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const WorkerEvents& events) {
+  const std::vector<Bound>& list = bind(schedule);
+  first_step_ = first_step;
+  evaluating_ = false;
+  events_ = &events;
+  for (Stage& stage : stages_) stage.first_update = stage.session->updates();
+  for (const Bound& action : list) run(action);
+  finish_messages();
+}
+
+Metrics Worker::evaluate(const schedule::Schedule& schedule) {
+  const std::vector<Bound>& list = bind(schedule);
+  evaluating_ = true;
+  for (const Bound& action : list) run(action);
+  finish_messages();
+  evaluating_ = false;
+  Metrics total;
+  for (Stage& stage : stages_) total += stage.session->take_metrics();
+  return total;
+}
+
+void Worker::run(const Bound& action) {
+  Stage& stage = stages_[action.stage];
+  current_.store(&action, std::memory_order_relaxed);
+  try {
+    switch (action.kind) {
+      case Kind::Forward: return forward(stage, action);
+      case Kind::Backward: return backward(stage, action);
+      case Kind::Post:
+      case Kind::Send:
+      case Kind::Receive: return message(stage, action);
+      case Kind::Reduce: return reduce(stage, action);
+      case Kind::Step: return step(stage, action);
+      case Kind::InputGrad:
+      case Kind::WeightGrad: fail_run("input and weight gradients cannot be run apart yet");
+    }
+  } catch (const comm::Aborted&) {
+    throw;
+  } catch (const std::exception& error) {
+    const job::DeviceId& device = facts_.plan.devices[index_];
+    fail_run("worker {} ({}:{}), stage {}, {}: {}", index_, device.node, device.device, stage.stage, doing(),
+             error.what());
+  }
+}
+
+void Worker::await_departures(Stage& stage, Direction direction, int slot) {
+  for (Port& port : stage.ports) {
+    // Activations leave through outgoing ports, gradients through entering ones.
+    if (port.entering != (direction == Direction::Gradient)) continue;
+    for (Port::Piece& piece : port.pieces) {
+      auto& tickets = direction == Direction::Activation ? piece.activation_ticket : piece.gradient_ticket;
+      if (!tickets.empty()) endpoint_.wait(tickets[slot]);
+    }
+  }
+}
+
+void Worker::finish_messages() {
+  for (Stage& stage : stages_) {
+    for (Port& port : stage.ports) {
+      for (Port::Piece& piece : port.pieces) {
+        for (auto& ticket : piece.activation_ticket) endpoint_.wait(ticket);
+        for (auto& ticket : piece.gradient_ticket) endpoint_.wait(ticket);
+      }
+    }
+  }
+}
+
+void Worker::take_data(Stage& stage, int microbatch, int slot) {
+  Session& session = *stage.session;
+  float* images = session.images(slot);
+  int32_t* labels = session.labels(slot);
+  if (!images && !labels) return;
+  if (evaluating_) {
+    samples_.resize(static_cast<size_t>(rows_of(stage, microbatch)));
+    std::iota(samples_.begin(), samples_.end(), first_row(stage, microbatch));
+    facts_.test_data->fill(samples_, 0, images, labels);
+    return;
+  }
+  if (!stage.loader) return;
+  const int64_t step = step_of(microbatch);
+  if (step != stage.batch_step) {
+    stage.batch = &stage.loader->next();
+    stage.batch_step = step;
+  }
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  const int in_step = pipeline.synchronous() ? microbatch % pipeline.microbatches : 0;
+  const int64_t row = local_index(pipeline, stage.stage, in_step) * stage.rows.size();
+  const int64_t elements = facts_.train_data->image_elements();
+  const auto rows = static_cast<size_t>(stage.rows.size());
+  if (images) {
+    std::memcpy(images, stage.batch->images.data() + row * elements,
+                rows * static_cast<size_t>(elements) * sizeof(float));
+  }
+  if (labels) std::memcpy(labels, stage.batch->labels.data() + row, rows * sizeof(int32_t));
+}
+
+void Worker::forward(Stage& stage, const Bound& action) {
+  const int slot = slot_of(stage, action.microbatch);
+  const int64_t rows = rows_of(stage, action.microbatch);
+  const int64_t number =
+      first_step_ * (facts_.plan.pipeline.synchronous() ? facts_.plan.pipeline.microbatches : 1) + action.microbatch;
+  timed(Activity::Send, stage, number, [&] { await_departures(stage, Direction::Activation, slot); });
+  timed(Activity::Data, stage, number, [&] { take_data(stage, action.microbatch, slot); });
+  if (evaluating_) {
+    timed(Activity::Evaluate, stage, number, [&] {
+      if (rows > 0) stage.session->evaluate(slot, rows);
+    });
+    return;
+  }
+  const Session::Place place = place_of(stage, action);
+  timed(Activity::Forward, stage, number, [&] {
+    if (rows > 0) stage.session->forward(place, context_of(stage, action.microbatch, place.update));
+  });
+  if (versions_.size() < versions_.capacity()) versions_.push_back({stage.stage, number, place.version, -1});
+  if (stage.stage == facts_.loss_stage()) tell_metrics(stage, action.microbatch);
+}
+
+void Worker::tell_metrics(Stage& stage, int microbatch) {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  stage.metrics += stage.session->take_metrics();
+  int expected = 1;
+  if (pipeline.synchronous()) {
+    expected = pipeline.replicas == job::Replicas::Split ? pipeline.microbatches
+                                                         : pipeline.microbatches / pipeline.num_replicas(stage.stage);
+  }
+  if (++stage.forwards_in_step < expected) return;
+  const std::span<const int64_t> samples = stage.batch ? stage.batch->samples : std::span<const int64_t>();
+  if (events_->on_step) events_->on_step(step_of(microbatch), stage.metrics, samples);
+  stage.metrics = {};
+  stage.forwards_in_step = 0;
+}
+
+void Worker::backward(Stage& stage, const Bound& action) {
+  const int gradient_slot = gradient_slot_of(stage, action.microbatch);
+  const int64_t rows = rows_of(stage, action.microbatch);
+  const int64_t number =
+      first_step_ * (facts_.plan.pipeline.synchronous() ? facts_.plan.pipeline.microbatches : 1) + action.microbatch;
+  const bool first_part = action.part == schedule::kWhole || action.part == 0;
+  if (first_part) {
+    timed(Activity::Send, stage, number, [&] { await_departures(stage, Direction::Gradient, gradient_slot); });
+    stage.rows_in_update += rows;
+    for (VersionUse& use : versions_) {
+      if (use.stage == stage.stage && use.minibatch == number) use.backward = place_of(stage, action).version;
+    }
+  }
+  const Session::Place place = place_of(stage, action);
+  timed(Activity::Backward, stage, number, [&] {
+    if (rows > 0) {
+      stage.session->backward(action.part, place, context_of(stage, action.microbatch, place.update));
+      return;
+    }
+    // Nothing but padding: no gradient goes back, and none is added.
+    for (Port& port : stage.ports) {
+      for (Port::Piece& piece : port.pieces) {
+        if (port.entering && !piece.gradient.empty()) std::memset(piece.gradient[gradient_slot], 0, piece.bytes);
+      }
+    }
+    if (stage.session->options().microbatches > 1 || action.part == schedule::kWhole) return;
+    std::span<float> bucket = stage.session->bucket(action.part);
+    if (action.part + 1 == static_cast<int>(stage.session->num_buckets())) {
+      bucket = bucket.first(bucket.size() - stage.session->statistics().size());
+    }
+    std::fill(bucket.begin(), bucket.end(), 0.0f);
+  });
+}
+
+void Worker::message(Stage& stage, const Bound& action) {
+  Port& port = stage.ports[action.port];
+  const bool activation = action.direction == Direction::Activation;
+  const int slot = activation ? slot_of(stage, action.microbatch) : gradient_slot_of(stage, action.microbatch);
+  const Activity activity = action.kind == Kind::Send ? Activity::Send : Activity::Receive;
+  timed(activity, stage, action.microbatch, [&] {
+    for (Port::Piece& piece : port.pieces) {
+      if (!activation && piece.gradient.empty()) continue;
+      std::byte* data = !activation   ? piece.gradient[slot]
+                        : evaluating_ ? piece.evaluation[slot]
+                                      : piece.activation[slot];
+      comm::Ticket& ticket = activation ? piece.activation_ticket[slot] : piece.gradient_ticket[slot];
+      const int tag = (activation ? piece.activation_tag : piece.gradient_tag) + action.microbatch % window_;
+      if (action.kind == Kind::Post) ticket = endpoint_.receive(port.peer, tag, data, piece.bytes);
+      if (action.kind == Kind::Send) ticket = endpoint_.send(port.peer, tag, data, piece.bytes);
+      if (action.kind == Kind::Receive) endpoint_.wait(ticket);
+    }
+  });
+}
+
+void Worker::reduce(Stage& stage, const Bound& action) {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  const bool last = action.part + 1 == static_cast<int>(stage.session->num_buckets());
+  timed(Activity::Reduce, stage, stage.first_update + action.microbatch, [&] {
+    std::span<float> bucket = stage.session->bucket(action.part);
+    std::span<float> gradients = bucket;
+    if (last) gradients = bucket.first(bucket.size() - stage.session->statistics().size());
+    // Replicas that take minibatches in turn average them, by samples; a share of one batch is weighted already.
+    int64_t rows_of_all = 0;
+    const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
+    if (in_turn) {
+      const int replicas = pipeline.num_replicas(stage.stage);
+      for (int r = 0; r < replicas; ++r) {
+        const int64_t step = (stage.first_update + action.microbatch) * replicas + r;
+        if (step < facts_.total_steps) rows_of_all += facts_.rows_of_step(step);
+      }
+    } else {
+      rows_of_all = facts_.rows_of_step(stage.first_update + action.microbatch);
+    }
+    const auto share = static_cast<float>(static_cast<double>(stage.rows_in_update) / static_cast<double>(rows_of_all));
+    auto weigh = [&](std::span<float> values) {
+      if (stage.rows_in_update == 0)
+        std::fill(values.begin(), values.end(), 0.0f);
+      else if (stage.rows_in_update != rows_of_all) {
+        for (float& value : values) value *= share;
+      }
+    };
+    if (in_turn) weigh(gradients);
+    if (last) {
+      weigh(stage.session->statistics());
+      stage.rows_in_update = 0;
+    }
+    endpoint_.start_sum(stage.stage, action.part, bucket);
+  });
+}
+
+void Worker::step(Stage& stage, const Bound& action) {
+  const int64_t update = stage.first_update + action.microbatch;
+  if (action.part != schedule::kWhole) {
+    timed(Activity::Reduce, stage, update, [&] { endpoint_.await_sum(stage.stage, action.part); });
+  } else {
+    stage.rows_in_update = 0;
+  }
+  timed(Activity::Step, stage, update,
+        [&] { stage.session->update(action.part, update, context_of(stage, 0, update)); });
+}
+
+}  // namespace millrace::runtime

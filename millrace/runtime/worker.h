@@ -1,0 +1,170 @@
+// One worker: the sessions of the stages it runs, and the executor that carries its list of actions out. What is to be
+// done, in which buffers and with whom, was decided before; here it is only done.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/backend/backend.h"
+#include "millrace/comm/endpoint.h"
+#include "millrace/data/dataset.h"
+#include "millrace/data/loader.h"
+#include "millrace/job/job.h"
+#include "millrace/plan/plan.h"
+#include "millrace/runtime/session.h"
+#include "millrace/runtime/timeline.h"
+#include "millrace/runtime/wiring.h"
+
+namespace millrace::runtime {
+
+// What all workers of a run share.
+struct RunFacts {
+  job::Job job;
+  plan::Plan plan;
+  schedule::Schedule shape;  // any training schedule of the plan: its slots are those of the run
+  std::unique_ptr<data::Dataset> train_data, test_data;  // no test data: nothing is evaluated
+  double steps_per_epoch = 1;
+  int64_t total_steps = 0;
+
+  // Samples of a step: the last batch of an epoch may be short.
+  int64_t rows_of_step(int64_t step) const;
+  // The loss is computed by the replicas of the last stage.
+  int loss_stage() const { return plan.pipeline.num_stages() - 1; }
+};
+
+// What the stage with the loss tells; from any worker's thread.
+struct WorkerEvents {
+  std::function<void(int64_t step, const Metrics&, std::span<const int64_t> samples)> on_step;
+};
+
+// Version of the weights that a minibatch's forward and backward read on a stage.
+struct VersionUse {
+  int stage = 0;
+  int64_t minibatch = 0;
+  int64_t forward = 0;
+  int64_t backward = 0;
+};
+
+class Worker {
+ public:
+  Worker(const RunFacts& facts, const Wiring& wiring, int index, comm::Endpoint& endpoint, backend::Backend& backend,
+         size_t memory_limit, const std::string& limit_reason);
+  ~Worker();
+
+  // What loading ahead and the sessions take.
+  size_t planned_bytes() const;
+
+  void load(const state::State& state);
+  void store(state::State& state) const;  // the stages whose first replica this is
+
+  // Runs this worker's list; its first micro-batch belongs to step `first_step`.
+  void train(const schedule::Schedule& schedule, int64_t first_step, const WorkerEvents& events);
+  Metrics evaluate(const schedule::Schedule& schedule);
+
+  int index() const { return index_; }
+  Session& session(size_t i) { return *stages_[i].session; }
+  size_t num_sessions() const { return stages_.size(); }
+  int stage(size_t i) const { return stages_[i].stage; }
+  const Timeline& timeline() const { return timeline_; }
+  double data_wait_s() const;
+  const comm::Endpoint& endpoint() const { return endpoint_; }
+
+  // What it is doing, for those who watch it from another thread.
+  std::string doing() const;
+
+  // Kept from now on, for as long as the vector has room.
+  void log_versions(size_t capacity) { versions_.reserve(capacity); }
+  const std::vector<VersionUse>& versions() const { return versions_; }
+
+ private:
+  // One end of an edge towards one peer.
+  struct Port {
+    struct Piece {
+      int activation_tag = 0, gradient_tag = 0;
+      size_t bytes = 0;
+      std::vector<std::byte*> activation;  // per slot
+      std::vector<std::byte*> gradient;    // per gradient slot; empty where none flows
+      std::vector<std::byte*> evaluation;  // per slot
+      std::vector<comm::Ticket> activation_ticket, gradient_ticket;
+    };
+    int edge = 0;
+    int peer = 0;
+    bool entering = false;  // activations come in here
+    std::vector<Piece> pieces;
+  };
+  struct Stage {
+    int stage = 0;
+    int replica = 0;
+    schedule::Rows rows;  // of a micro-batch
+    graph::Graph graph;
+    std::unique_ptr<Session> session;
+    std::vector<Port> ports;
+    std::unique_ptr<data::Loader> loader;  // empty where nothing is loaded, or one batch stays in the inputs
+    const data::Batch* batch = nullptr;
+    int64_t batch_step = -1;
+    int64_t first_update = 0;  // of the list that is running
+    int64_t rows_in_update = 0;
+    Metrics metrics;
+    int forwards_in_step = 0;
+  };
+  // An action with everything looked up.
+  struct Bound {
+    schedule::Kind kind{};
+    schedule::Direction direction{};
+    int stage = 0;  // in stages_
+    int port = -1;
+    int microbatch = 0;
+    int version = 0;
+    int part = 0;
+  };
+
+  void add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit, const std::string& reason);
+  void add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica);
+  void open_data(Stage& stage);
+  const std::vector<Bound>& bind(const schedule::Schedule& schedule);
+
+  int64_t step_of(int microbatch) const;
+  int64_t first_row(const Stage& stage, int microbatch) const;
+  int64_t rows_of(const Stage& stage, int microbatch) const;
+  int slot_of(const Stage& stage, int microbatch) const;
+  int gradient_slot_of(const Stage& stage, int microbatch) const;
+  Session::Place place_of(const Stage& stage, const Bound& action) const;
+  backend::StepContext context_of(const Stage& stage, int microbatch, int64_t update) const;
+
+  void run(const Bound& action);
+  void forward(Stage& stage, const Bound& action);
+  void backward(Stage& stage, const Bound& action);
+  void message(Stage& stage, const Bound& action);
+  void reduce(Stage& stage, const Bound& action);
+  void step(Stage& stage, const Bound& action);
+  void take_data(Stage& stage, int microbatch, int slot);
+  void await_departures(Stage& stage, schedule::Direction direction, int slot);
+  void finish_messages();
+  void tell_metrics(Stage& stage, int microbatch);
+
+  template <typename Body>
+  void timed(Activity activity, const Stage& stage, int64_t microbatch, Body&& body);
+
+  const RunFacts& facts_;
+  const int index_;
+  comm::Endpoint& endpoint_;
+  int window_ = 1;
+  std::vector<Stage> stages_;
+  std::vector<std::pair<const schedule::Schedule*, std::vector<Bound>>> lists_;
+  Timeline timeline_;
+  std::vector<VersionUse> versions_;
+
+  // Of the list that is running.
+  int64_t first_step_ = 0;
+  bool evaluating_ = false;
+  const WorkerEvents* events_ = nullptr;
+  std::vector<int64_t> samples_;  // reused
+
+  std::atomic<const Bound*> current_{nullptr};
+};
+
+}  // namespace millrace::runtime
