@@ -1,6 +1,9 @@
 // Pipelines of many shapes, for tests that hold for all of them.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -56,23 +59,23 @@ inline std::vector<NamedPipeline> many_pipelines() {
         for (const int microbatches : {1, 2, 3, 5, 8}) {
           if (!synchronous && microbatches > 1) continue;
           int most = 1, workers = 0;
-          std::string name = "mode " + std::to_string(static_cast<int>(mode));
-          name += how == Replicas::Split ? " split" : " in turn";
+          std::string name =
+              fmt::format("mode {} {}", static_cast<int>(mode), how == Replicas::Split ? "split" : "in turn");
           for (const int replicas : shape) {
             most = std::max(most, replicas);
             workers += replicas;
-            name += " " + std::to_string(replicas);
+            name += fmt::format(" {}", replicas);
           }
           // In turn, every replica must have a micro-batch in every update.
           if (how == Replicas::RoundRobin && (most == 1 || (synchronous && microbatches < most))) continue;
-          name += " micro-batches " + std::to_string(microbatches);
+          name += fmt::format(" micro-batches {}", microbatches);
           const Pipeline pipeline = replicated(mode, how, shape, microbatches);
           all.push_back({name, pipeline});
           all.push_back({name + " single buffer", pipeline});
           all.back().pipeline.multi_buffer = false;
           for (const int num_workers : {most, most + 1}) {
             if (num_workers < workers) {
-              all.push_back({name + " on " + std::to_string(num_workers) + " workers", shared(pipeline, num_workers)});
+              all.push_back({fmt::format("{} on {} workers", name, num_workers), shared(pipeline, num_workers)});
             }
           }
         }
