@@ -103,7 +103,9 @@ void bench(const BenchArguments& arguments) {
 
   Measured measured;
   const MemoryMeter memory_meter;
-  runtime::Training training(job, machine_limit(), announce_measuring());
+  const std::unique_ptr<comm::Process> process = comm::make_local_process();
+  runtime::Training training(job, *process, machine_limit(), announce_measuring());
+  training.time_nodes_from(arguments.warmup + steps);
   runtime::Observer observer;
   observer.on_step = [&](const runtime::StepReport& step) {
     const int64_t i = step.step - arguments.warmup;
@@ -111,7 +113,6 @@ void bench(const BenchArguments& arguments) {
     if (i >= steps) measured.timed_step_s += step.seconds / kTimedSteps;
     if (i == steps - 1) {
       measured.peak = memory_meter.peak(training);
-      training.session().time_nodes(true);
     }
   };
   const runtime::TrainingResult result = training.run(observer);

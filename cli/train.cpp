@@ -133,7 +133,8 @@ void train(const TrainArguments& arguments) {
   if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
 
   const MemoryMeter memory;
-  runtime::Training training(job, machine_limit(), announce_measuring());
+  const std::unique_ptr<comm::Process> process = comm::make_local_process();
+  runtime::Training training(job, *process, machine_limit(), announce_measuring());
   const report::RunDirectory directory = arguments.out.empty()
                                              ? report::RunDirectory::create_numbered(job.name)
                                              : report::RunDirectory::create(arguments.out, arguments.overwrite);

@@ -28,7 +28,7 @@ struct Ticket {
 // Workers that sum their gradients: the replicas of a stage, in order.
 struct Group {
   std::vector<int> workers;
-  std::vector<size_t> bucket_floats;
+  int buckets = 0;
 };
 
 // What can be sent in a run, known before it: tags count from 0.
@@ -54,14 +54,14 @@ class Endpoint {
   virtual void start_sum(int group, int bucket, std::span<float> data) = 0;
   virtual void await_sum(int group, int bucket) = 0;
 
-  // Makes every wait of every worker throw Aborted.
-  virtual void abort() = 0;
-
   void wait(Ticket& ticket) {
     if (ticket.place < 0) return;
     wait_until([&] { return done(ticket); });
     ticket.place = -1;
   }
+
+  // Time that messages and sums of this worker were on their way, whether or not it waited for them.
+  double transfer_s() const { return transfer_s_; }
 
   // Bytes sent to each worker so far.
   const std::vector<int64_t>& bytes_sent() const { return bytes_sent_; }
@@ -87,6 +87,7 @@ class Endpoint {
 
   const int worker_;
   std::vector<int64_t> bytes_sent_;
+  double transfer_s_ = 0;
 };
 
 }  // namespace millrace::comm

@@ -57,15 +57,16 @@ backend::SgdOptions sgd_options(const job::Optimizer& optimizer) {
 
 }  // namespace
 
-int thread_count(const job::Job& job) {
-  return job.threads > 0 ? job.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+int thread_count(const job::Job& job, int workers_on_host) {
+  if (job.threads > 0) return job.threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / workers_on_host);
 }
 
-std::unique_ptr<backend::Backend> make_backend(const job::Job& job, const OnMeasure& on_measure) {
+std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads, const OnMeasure& on_measure) {
   const backend::SgdOptions sgd = sgd_options(job.optimizer);
   if (job.device == job::Device::Reference) return backend::make_reference_backend(sgd);
   backend::CpuOptions options;
-  options.threads = thread_count(job);
+  options.threads = threads;
   options.convolution =
       job.backend.winograd == job::Winograd::Auto ? backend::Convolution::Auto : backend::Convolution::Direct;
   if (job.backend.remember) options.choices_file = choices_file(options.threads);

@@ -13,7 +13,9 @@ namespace millrace::runtime {
 // Told what is being measured while kernels are chosen; that can take seconds on a machine's first run.
 using OnMeasure = std::function<void(const std::string& work)>;
 
-int thread_count(const job::Job& job);
-std::unique_ptr<backend::Backend> make_backend(const job::Job& job, const OnMeasure& on_measure = {});
+// Threads of one worker: what the job says, or its share of the host's cores.
+int thread_count(const job::Job& job, int workers_on_host = 1);
+// Must be used on the thread that made it.
+std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads, const OnMeasure& on_measure = {});
 
 }  // namespace millrace::runtime

@@ -105,9 +105,8 @@ void Session::check_limit(const Prepared& prepared, const std::vector<size_t>& s
     advice = fmt::format("loading {} samples a step is too much: write a smaller batch",
                          graph_.batch() * options_.microbatches);
   }
-  const std::string what = options_.stage.first.size() == 1
-                               ? graph_.name
-                               : fmt::format("stage {} of {}", options_.stage.index, graph_.name);
+  const std::string what =
+      options_.stage.first.size() == 1 ? graph_.name : fmt::format("stage {} of {}", options_.stage.index, graph_.name);
   fail_input("{} needs {:.0f} MiB ({} MiB), {} has {:.0f} MiB; {}", what, static_cast<double>(total) / kMiB, sum,
              options_.limit_reason, static_cast<double>(options_.memory_limit) / kMiB, advice);
 }

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
+#include <map>
 #include <numeric>
 #include <utility>
 
+#include "millrace/base/error.h"
 #include "millrace/graph/fuse.h"
 #include "millrace/job/lr_schedule.h"
 #include "millrace/model/model.h"
@@ -17,142 +18,328 @@
 namespace millrace::runtime {
 namespace {
 
+using schedule::Pipeline;
+
+// Minibatches that an asynchronous mode runs before it drains: long enough that draining costs nothing, short enough
+// that the lists stay small.
+constexpr int64_t kLongestSegment = 1024;
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Minibatches after which every stage has finished whole updates.
+int64_t updates_align(const Pipeline& pipeline) {
+  int64_t all = 1;
+  if (pipeline.synchronous() || pipeline.replicas == job::Replicas::Split) return all;
+  for (const auto& workers : pipeline.stages) all = std::lcm(all, static_cast<int64_t>(workers.size()));
+  return all;
+}
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
 }  // namespace
 
-Training::Training(const job::Job& job, const MachineLimit& limit, const OnMeasure& on_measure)
-    : job_(job), threads_(thread_count(job)) {
+Training::Training(const job::Job& job, comm::Process& process, const MachineLimit& limit, const OnMeasure& on_measure)
+    : process_(process) {
+  facts_.job = job;
   graph_ = graph::fuse(model::build(job.model, job.batch / job.parallel.microbatches, job.loss.label_smoothing));
   if (!job.model.init.empty()) state::check_params(job.model.init, graph_);  // before kernels are measured
-  train_data_ = data::make_dataset(job, data::Split::Train);
-  if (job.data.kind == job::DataKind::Generated && job.data.test_samples > 0) {
-    test_data_ = data::make_dataset(job, data::Split::Test);
+  open_data();
+  facts_.plan = plan::make_plan(job, graph_, process.size());
+  const int workers = facts_.plan.pipeline.num_workers;
+  if (process.size() != 1 && process.size() != workers) {
+    fail_input("parallel.placement names {} devices and {} processes were started; start {} (mpirun -n {}) or one",
+               workers, process.size(), workers, workers);
   }
-
-  const int64_t batches = (train_data_->size() + job.batch - 1) / job.batch;
-  steps_per_epoch_ = static_cast<double>(batches);
-  total_steps_ = job.steps > 0 ? job.steps : static_cast<int64_t>(std::ceil(job.epochs * steps_per_epoch_ - 1e-9));
-
-  backend_ = make_backend(job, on_measure);
-  SessionOptions options;
-  options.microbatches = job.parallel.microbatches;
-  options.velocity = job.optimizer.momentum > 0;
-  options.evaluates = test_data_ != nullptr;
-  options.seed = job.seed;
-  options.memory_limit = limit.memory_bytes;
-  options.limit_reason = limit.source;
-  const bool loads = !train_data_->one_fixed_batch() || job.parallel.microbatches > 1;
-  options.loader_bytes = loads ? static_cast<size_t>(data::Loader::buffer_bytes(*train_data_, job.batch)) : 0;
-  session_ = std::make_unique<Session>(graph_, *backend_, options);
+  make_schedules();
+  make_workers(limit, on_measure);
   load_parameters();
-
-  if (loads) {
-    loader_ = std::make_unique<data::Loader>(*train_data_, data::LoaderOptions{job.batch, job.seed, true, 0});
-  } else {
-    fill_directly();
-  }
 }
 
 Training::~Training() = default;
 
+void Training::open_data() {
+  const job::Job& job = facts_.job;
+  facts_.train_data = data::make_dataset(job, data::Split::Train);
+  if (job.data.kind == job::DataKind::Generated && job.data.test_samples > 0) {
+    facts_.test_data = data::make_dataset(job, data::Split::Test);
+  }
+  const int64_t batches = (facts_.train_data->size() + job.batch - 1) / job.batch;
+  facts_.steps_per_epoch = static_cast<double>(batches);
+  facts_.total_steps =
+      job.steps > 0 ? job.steps : static_cast<int64_t>(std::ceil(job.epochs * facts_.steps_per_epoch - 1e-9));
+}
+
+void Training::make_schedules() {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  int in_flight = 1;
+  for (int s = 0; s < pipeline.num_stages(); ++s) {
+    in_flight = std::max(in_flight, pipeline.versions[s] * pipeline.num_replicas(s));
+  }
+  // Long enough to reach the steady state: the slots of every list of the run are those of this one.
+  facts_.shape = lower(compute_schedule(pipeline, pipeline.synchronous() ? 1 : 4 * in_flight));
+  wiring_ =
+      std::make_unique<Wiring>(facts_.plan, *std::max_element(facts_.shape.slots.begin(), facts_.shape.slots.end()));
+  if (!facts_.test_data) return;
+  const int64_t parts = (facts_.test_data->size() + pipeline.rows - 1) / pipeline.rows;
+  schedule::Schedule evaluation = evaluation_schedule(pipeline, static_cast<int>(parts));
+  evaluation.slots = facts_.shape.slots;
+  evaluation.gradient_slots = facts_.shape.gradient_slots;
+  evaluation_ = std::make_unique<schedule::Schedule>(lower(std::move(evaluation)));
+}
+
+void Training::make_workers(const MachineLimit& limit, const OnMeasure& on_measure) {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  comm::Topology topology;
+  topology.num_workers = pipeline.num_workers;
+  topology.num_tags = wiring_->num_tags();
+  for (int s = 0; s < pipeline.num_stages(); ++s) {
+    topology.groups.push_back({pipeline.stages[s], pipeline.num_replicas(s) > 1 ? pipeline.buckets[s] : 0});
+  }
+  process_.open(topology);
+
+  const bool all_here = process_.size() == 1;
+  const int on_host = all_here ? pipeline.num_workers : process_.size_on_host();
+  threads_ = thread_count(facts_.job, on_host);
+  workers_.resize(all_here ? pipeline.num_workers : 1);
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    LocalWorker& local = workers_[i];
+    const int index = all_here ? static_cast<int>(i) : process_.rank();
+    local.thread = std::make_unique<WorkerThread>();
+    local.endpoint = process_.connect(index);
+    // One after another: measuring kernels wants a quiet machine.
+    local.thread
+        ->call([&] {
+          local.backend = make_backend(facts_.job, threads_, on_measure);
+          local.worker = std::make_unique<Worker>(facts_, *wiring_, index, *local.endpoint, *local.backend,
+                                                  limit.memory_bytes / static_cast<size_t>(on_host), limit.source);
+        })
+        .get();
+  }
+}
+
+void Training::on_all_workers(const std::function<void(LocalWorker&)>& work) {
+  std::vector<std::future<void>> calls;
+  for (LocalWorker& local : workers_) calls.push_back(local.thread->call([&] { work(local); }));
+  for (std::future<void>& call : calls) call.wait();
+  for (std::future<void>& call : calls) call.get();
+}
+
 void Training::load_parameters() {
   {
-    state::State state = state::initial_state(graph_, job_.seed);
-    if (!job_.model.init.empty()) state::load_params(job_.model.init, graph_, state);
-    session_->load(state);
+    state::State state = state::initial_state(graph_, facts_.job.seed);
+    if (!facts_.job.model.init.empty()) state::load_params(facts_.job.model.init, graph_, state);
+    on_all_workers([&](LocalWorker& local) { local.worker->load(state); });
   }
   malloc_trim(0);  // the host copy goes back to the system, or it would stay on top of what was planned
 }
 
-void Training::fill_directly() {
-  std::vector<int64_t> samples(static_cast<size_t>(job_.batch));
-  std::iota(samples.begin(), samples.end(), 0);
-  train_data_->fill(samples, 0, session_->images(), session_->labels());
-}
-
 size_t Training::planned_bytes() const {
-  const auto loader = loader_ ? data::Loader::buffer_bytes(*train_data_, job_.batch) : 0;
-  return session_->memory().planned_bytes + static_cast<size_t>(loader);
+  size_t bytes = 0;
+  for (const LocalWorker& local : workers_) bytes += local.worker->planned_bytes();
+  return bytes;
 }
 
 double Training::step_flops() const {
+  const graph::Program program = graph::training_program(graph_, {});
   double flops = 0;
-  for (const graph::Node& node : session_->training_program().nodes) {
+  for (const graph::Node& node : program.nodes) {
     const graph::Op& op = graph_.ops[node.op];
     if (node.kind == op.kind) flops += graph::forward_flops(graph_, op);
   }
-  return flops * job_.parallel.microbatches;
+  return flops * facts_.job.parallel.microbatches;
+}
+
+std::vector<Training::Segment> Training::segments() const {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  const int64_t align = updates_align(pipeline);
+  const int64_t longest = round_up(kLongestSegment, align);
+  int64_t evaluate_every = 0;  // steps; 0: only at the end
+  if (facts_.job.eval.every_epochs > 0) {
+    evaluate_every = std::max<int64_t>(1, std::llround(facts_.job.eval.every_epochs * facts_.steps_per_epoch));
+  }
+  std::vector<Segment> segments;
+  int64_t next_evaluation = evaluate_every;
+  for (int64_t first = 0; first < facts_.total_steps;) {
+    int64_t last = std::min(first + longest, facts_.total_steps);
+    if (facts_.test_data && evaluate_every > 0) last = std::min(last, round_up(next_evaluation, align));
+    last = std::min(last, facts_.total_steps);
+    const bool due = evaluate_every > 0 && last >= next_evaluation;
+    while (evaluate_every > 0 && next_evaluation <= last) next_evaluation += evaluate_every;
+    segments.push_back({first, last - first, facts_.test_data && (due || last == facts_.total_steps)});
+    first = last;
+  }
+  return segments;
+}
+
+const schedule::Schedule& Training::schedule_for(int64_t steps) {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  const int count = static_cast<int>(pipeline.synchronous() ? 1 : steps);
+  for (const auto& schedule : schedules_) {
+    if (schedule->microbatches == (pipeline.synchronous() ? pipeline.microbatches : count)) return *schedule;
+  }
+  schedule::Schedule compute = compute_schedule(pipeline, count);
+  compute.slots = facts_.shape.slots;
+  compute.gradient_slots = facts_.shape.gradient_slots;
+  return *schedules_.emplace_back(std::make_unique<schedule::Schedule>(lower(std::move(compute))));
+}
+
+void Training::run_worker(Worker& worker, const std::vector<Segment>& segments, const Observer& observer) {
+  WorkerEvents events;
+  events.on_step = [&](int64_t step, const Metrics& metrics, std::span<const int64_t> samples) {
+    process_.tell({step, false, {metrics.loss_sum, metrics.top1, metrics.top5, metrics.rows}});
+    if (observer.on_samples) observer.on_samples(step, samples);
+  };
+  const bool has_loss = worker.stage(worker.num_sessions() - 1) == facts_.loss_stage();
+  const bool synchronous = facts_.plan.pipeline.synchronous();
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const Segment& segment = segments[i];
+    const schedule::Schedule& list = schedule_for(segment.steps);
+    if (synchronous) {
+      for (int64_t step = segment.first; step < segment.first + segment.steps; ++step) worker.train(list, step, events);
+    } else {
+      worker.train(list, segment.first, events);
+    }
+    if (!segment.evaluates) continue;
+    const Metrics metrics = worker.evaluate(*evaluation_);
+    const auto number = static_cast<int64_t>(i);
+    if (has_loss) process_.tell({number, true, {metrics.loss_sum, metrics.top1, metrics.top5, metrics.rows}});
+  }
+}
+
+// Puts together what the replicas of the loss tell, in order, and passes it on.
+void Training::watch(const Observer& observer, TrainingResult& result) {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  const int replicas = pipeline.num_replicas(facts_.loss_stage());
+  const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
+  const int step_parts = in_turn ? 1 : replicas;
+  const auto epoch_steps = static_cast<int64_t>(facts_.steps_per_epoch);
+  const std::vector<Segment> all = segments();
+
+  struct Gathered {
+    Metrics metrics;
+    int parts = 0;
+  };
+  std::map<std::pair<bool, int64_t>, Gathered> gathered;
+  auto await = [&](bool evaluation, int64_t number, int parts) {
+    while (gathered[{evaluation, number}].parts < parts) {
+      const auto event = process_.next_event(std::chrono::milliseconds(200));
+      if (!event) continue;
+      Gathered& into = gathered[{event->is_evaluation, event->number}];
+      into.metrics += {event->values[0], event->values[1], event->values[2], event->values[3]};
+      ++into.parts;
+    }
+    const Metrics metrics = gathered[{evaluation, number}].metrics;
+    gathered.erase({evaluation, number});
+    return metrics;
+  };
+
+  Metrics stretch;
+  auto since = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (int64_t step = all[i].first; step < all[i].first + all[i].steps; ++step) {
+      const Metrics metrics = await(false, step, step_parts);
+      const double seconds = seconds_since(since);
+      since = std::chrono::steady_clock::now();
+      result.steps = step + 1;
+      result.samples += static_cast<int64_t>(metrics.rows);
+      result.train_s += seconds;
+      if (step % epoch_steps == 0) stretch = {};
+      stretch += metrics;
+      result.last = stretch;
+      const double lr = job::learning_rate(facts_.job.optimizer, facts_.job.schedule, step, facts_.steps_per_epoch,
+                                           facts_.total_steps);
+      observer.on_step({step, static_cast<double>(step + 1) / facts_.steps_per_epoch, seconds, lr, metrics});
+      if (observer.stop_if_diverged && !std::isfinite(metrics.loss())) {
+        result.diverged = true;
+        result.last = metrics;
+        return;
+      }
+    }
+    if (!all[i].evaluates) continue;
+    result.evaluation = await(true, static_cast<int64_t>(i), replicas);
+    since = std::chrono::steady_clock::now();
+    observer.on_evaluation(static_cast<double>(result.steps) / facts_.steps_per_epoch, *result.evaluation);
+  }
 }
 
 TrainingResult Training::run(const Observer& observer) {
   TrainingResult result;
-  const int64_t micro = graph_.batch();
-  const int64_t image_elements = train_data_->image_elements();
-  const auto epoch_steps = static_cast<int64_t>(steps_per_epoch_);
-  int64_t evaluate_every = 0;  // steps; 0: only at the end
-  if (job_.eval.every_epochs > 0) {
-    evaluate_every = std::max<int64_t>(1, std::llround(job_.eval.every_epochs * steps_per_epoch_));
-  }
-  Metrics stretch;
-  for (int64_t step = 0; step < total_steps_; ++step) {
-    const auto start = std::chrono::steady_clock::now();
-    const data::Batch* batch = loader_ ? &loader_->next() : nullptr;
-    const int64_t rows = batch ? batch->rows : job_.batch;
-    const double lr = job::learning_rate(job_.optimizer, job_.schedule, step, steps_per_epoch_, total_steps_);
-    const Metrics metrics = session_->train_step(step, rows, lr, [&](int m) {
-      const int64_t first = m * micro;
-      if (batch) {
-        std::memcpy(session_->images(), batch->images.data() + first * image_elements,
-                    static_cast<size_t>(micro * image_elements) * sizeof(float));
-        std::memcpy(session_->labels(), batch->labels.data() + first, static_cast<size_t>(micro) * sizeof(int32_t));
-      }
-      return std::clamp<int64_t>(rows - first, 0, micro);
-    });
-    const double seconds = seconds_since(start);
-    result.steps = step + 1;
-    result.samples += static_cast<int64_t>(metrics.rows);
-    result.train_s += seconds;
-    if (step % epoch_steps == 0) stretch = {};
-    stretch += metrics;
-    result.last = stretch;
-    observer.on_step({step, static_cast<double>(step + 1) / steps_per_epoch_, seconds, lr, metrics});
-    if (observer.stop_if_diverged && !std::isfinite(metrics.loss())) {
-      result.diverged = true;
-      result.last = metrics;
-      break;
-    }
+  const std::vector<Segment> all = segments();
+  for (const Segment& segment : all) schedule_for(segment.steps);
 
-    const bool due = evaluate_every > 0 && (step + 1) % evaluate_every == 0;
-    if (test_data_ && (due || step + 1 == total_steps_)) {
-      result.evaluation = evaluate();
-      observer.on_evaluation(static_cast<double>(step + 1) / steps_per_epoch_, *result.evaluation);
+  std::vector<std::future<void>> calls;
+  for (LocalWorker& local : workers_) {
+    calls.push_back(local.thread->call([&] {
+      try {
+        run_worker(*local.worker, all, observer);
+      } catch (...) {
+        process_.abort();
+        throw;
+      }
+    }));
+  }
+  std::exception_ptr failure;
+  auto keep_first = [&] {
+    try {
+      throw;
+    } catch (const comm::Aborted&) {
+      if (!failure) failure = std::current_exception();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  if (process_.rank() == 0) {
+    try {
+      watch(observer, result);
+      if (result.diverged) process_.abort();
+    } catch (...) {
+      keep_first();
     }
   }
-  result.data_wait_s = loader_ ? loader_->waited_s() : 0;
+  for (std::future<void>& call : calls) {
+    try {
+      call.get();
+    } catch (...) {
+      keep_first();
+    }
+  }
+  if (failure && !result.diverged) std::rethrow_exception(failure);
+  for (const LocalWorker& local : workers_) result.data_wait_s += local.worker->data_wait_s();
   return result;
 }
 
-Metrics Training::evaluate() {
-  Metrics total;
-  const int64_t rows = graph_.batch();
-  std::vector<int64_t> samples;
-  for (int64_t first = 0; first < test_data_->size(); first += rows) {
-    const int64_t count = std::min(rows, test_data_->size() - first);
-    samples.resize(static_cast<size_t>(count));
-    std::iota(samples.begin(), samples.end(), first);
-    test_data_->fill(samples, 0, session_->images(), session_->labels());
-    total += session_->evaluate(count);
+state::State Training::state() {
+  state::State state;
+  std::mutex mutex;
+  on_all_workers([&](LocalWorker& local) {
+    state::State own;
+    local.worker->store(own);
+    const std::lock_guard lock(mutex);
+    state.params.merge(own.params);
+    state.velocity.merge(own.velocity);
+  });
+  if (process_.size() == 1) return state;
+  state::State all;
+  for (const std::string& bytes : process_.gather(state::to_bytes(state))) {
+    state::State part = state::state_from_bytes(bytes);
+    all.params.merge(part.params);
+    all.velocity.merge(part.velocity);
   }
-  return total;
+  return all;
 }
 
-state::State Training::state() const {
-  state::State state;
-  session_->store(state);
-  return state;
+std::vector<WorkerRecord> Training::records() {
+  std::vector<WorkerRecord> records;
+  if (process_.size() == 1) {
+    for (const LocalWorker& local : workers_) records.push_back(local.worker->record());
+    return records;
+  }
+  for (const std::string& text : process_.gather(to_text(workers_[0].worker->record()))) {
+    records.push_back(record_from_text(text));
+  }
+  return records;
 }
 
 }  // namespace millrace::runtime

@@ -1,5 +1,5 @@
-// A job carried through to its last step on one worker: model, data, session, and the loop over them. What a user
-// sees of it is up to an observer.
+// A job carried through to its last step: model, data, plan, schedules, and the workers of this process running them.
+// What a user sees of it is up to an observer.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "millrace/backend/backend.h"
-#include "millrace/data/dataset.h"
-#include "millrace/data/loader.h"
+#include "millrace/comm/process.h"
 #include "millrace/job/job.h"
 #include "millrace/runtime/device.h"
-#include "millrace/runtime/session.h"
+#include "millrace/runtime/worker.h"
+#include "millrace/runtime/worker_thread.h"
 #include "millrace/state/state.h"
 
 namespace millrace::runtime {
@@ -26,9 +27,11 @@ struct StepReport {
   Metrics metrics;
 };
 
+// Called on process 0, from the thread that runs the training; on_samples from the threads of the workers.
 struct Observer {
   std::function<void(const StepReport&)> on_step = [](const StepReport&) {};
   std::function<void(double epoch, const Metrics&)> on_evaluation = [](double, const Metrics&) {};
+  std::function<void(int64_t step, std::span<const int64_t> samples)> on_samples = {};
   bool stop_if_diverged = false;  // end the run at a step whose loss is not finite
 };
 
@@ -49,34 +52,63 @@ struct MachineLimit {
 
 class Training {
  public:
-  Training(const job::Job& job, const MachineLimit& limit, const OnMeasure& on_measure = {});
+  // `process` must outlive the training.
+  Training(const job::Job& job, comm::Process& process, const MachineLimit& limit, const OnMeasure& on_measure = {});
   ~Training();
 
-  int64_t total_steps() const { return total_steps_; }
-  double steps_per_epoch() const { return steps_per_epoch_; }
+  int64_t total_steps() const { return facts_.total_steps; }
+  double steps_per_epoch() const { return facts_.steps_per_epoch; }
   int64_t parameters() const { return graph_.trainable_elements(); }
   double step_flops() const;  // as the direct algorithms would do them
   int threads() const { return threads_; }
-  size_t planned_bytes() const;
-  Session& session() { return *session_; }
+  size_t planned_bytes() const;  // by the workers of this process
   const graph::Graph& graph() const { return graph_; }
+  const plan::Plan& plan() const { return facts_.plan; }
+  // Those of this process.
+  size_t num_workers() const { return workers_.size(); }
+  Worker& worker(size_t i) { return *workers_[i].worker; }
+  const Worker& worker(size_t i) const { return *workers_[i].worker; }
+  Session& session() { return worker(0).session(0); }
+
+  // From this step on every node's time is summed. Before run().
+  void time_nodes_from(int64_t step) { facts_.time_nodes_from = step; }
 
   TrainingResult run(const Observer& observer);
-  Metrics evaluate();
-  state::State state() const;
+  // Both complete on process 0; together with all other processes.
+  state::State state();
+  std::vector<WorkerRecord> records();
 
  private:
-  void load_parameters();
-  void fill_directly();
+  struct LocalWorker {
+    std::unique_ptr<backend::Backend> backend;
+    std::unique_ptr<comm::Endpoint> endpoint;
+    std::unique_ptr<Worker> worker;
+    std::unique_ptr<WorkerThread> thread;
+  };
+  // Steps that are run without a pause: one list of actions, again and again in synchronous modes.
+  struct Segment {
+    int64_t first = 0;
+    int64_t steps = 0;
+    bool evaluates = false;
+  };
 
-  job::Job job_;
+  void open_data();
+  void make_schedules();
+  void make_workers(const MachineLimit& limit, const OnMeasure& on_measure);
+  void load_parameters();
+  std::vector<Segment> segments() const;
+  const schedule::Schedule& schedule_for(int64_t steps);
+  void run_worker(Worker& worker, const std::vector<Segment>& segments, const Observer& observer);
+  void watch(const Observer& observer, TrainingResult& result);
+  void on_all_workers(const std::function<void(LocalWorker&)>& work);
+
+  comm::Process& process_;
   graph::Graph graph_;  // one micro-batch, fused
-  std::unique_ptr<data::Dataset> train_data_, test_data_;
-  std::unique_ptr<backend::Backend> backend_;
-  std::unique_ptr<Session> session_;
-  std::unique_ptr<data::Loader> loader_;  // empty when the data is one batch that stays in the session's input
-  double steps_per_epoch_ = 1;
-  int64_t total_steps_ = 0;
+  RunFacts facts_;
+  std::unique_ptr<Wiring> wiring_;
+  std::vector<std::unique_ptr<schedule::Schedule>> schedules_;  // one for each length of segment
+  std::unique_ptr<schedule::Schedule> evaluation_;
+  std::vector<LocalWorker> workers_;
   int threads_ = 1;
 };
 

@@ -1,5 +1,7 @@
 #include "millrace/runtime/worker.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -19,6 +21,11 @@ using schedule::Pipeline;
 namespace {
 
 constexpr size_t kTraceSpans = 1 << 16;
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
 
 size_t find_crossing(const std::vector<graph::Crossing>& crossings, graph::ValueId value, int stage) {
   for (size_t i = 0; i < crossings.size(); ++i) {
@@ -299,9 +306,31 @@ void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const
   first_step_ = first_step;
   evaluating_ = false;
   events_ = &events;
-  for (Stage& stage : stages_) stage.first_update = stage.session->updates();
+  for (Stage& stage : stages_) {
+    stage.first_update = stage.session->updates();
+    if (first_step == facts_.time_nodes_from) stage.session->time_nodes(true);
+  }
+  const int64_t begin = Timeline::now_ns();
   for (const Bound& action : list) run(action);
   finish_messages();
+  train_s_ += static_cast<double>(Timeline::now_ns() - begin) * 1e-9;
+}
+
+WorkerRecord Worker::record() const {
+  WorkerRecord record;
+  record.worker = index_;
+  record.device = fmt::format("{}:{}", facts_.plan.devices[index_].node, facts_.plan.devices[index_].device);
+  record.host = host_name();
+  for (const Stage& stage : stages_) record.stages.push_back(stage.stage);
+  record.planned_bytes = static_cast<int64_t>(planned_bytes());
+  record.train_s = train_s_;
+  record.busy_s = timeline_.busy_s();
+  record.waited_s = timeline_.exposed_comm_s();
+  record.data_s = timeline_.seconds(Activity::Data);
+  record.transfer_s = endpoint_.transfer_s();
+  record.bytes_sent = endpoint_.bytes_sent();
+  record.spans = timeline_.spans();
+  return record;
 }
 
 Metrics Worker::evaluate(const schedule::Schedule& schedule) {

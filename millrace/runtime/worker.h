@@ -18,6 +18,7 @@
 #include "millrace/runtime/session.h"
 #include "millrace/runtime/timeline.h"
 #include "millrace/runtime/wiring.h"
+#include "millrace/runtime/worker_record.h"
 
 namespace millrace::runtime {
 
@@ -29,6 +30,7 @@ struct RunFacts {
   std::unique_ptr<data::Dataset> train_data, test_data;  // no test data: nothing is evaluated
   double steps_per_epoch = 1;
   int64_t total_steps = 0;
+  int64_t time_nodes_from = -1;  // step from which the time of every node is summed; -1: never
 
   // Samples of a step: the last batch of an epoch may be short.
   int64_t rows_of_step(int64_t step) const;
@@ -70,6 +72,7 @@ class Worker {
   size_t num_sessions() const { return stages_.size(); }
   int stage(size_t i) const { return stages_[i].stage; }
   const Timeline& timeline() const { return timeline_; }
+  WorkerRecord record() const;
   double data_wait_s() const;
   const comm::Endpoint& endpoint() const { return endpoint_; }
 
@@ -156,6 +159,7 @@ class Worker {
   std::vector<Stage> stages_;
   std::vector<std::pair<const schedule::Schedule*, std::vector<Bound>>> lists_;
   Timeline timeline_;
+  double train_s_ = 0;
   std::vector<VersionUse> versions_;
 
   // Of the list that is running.

@@ -41,6 +41,7 @@ class Lowering {
   explicit Lowering(Schedule compute) : source_(std::move(compute)), pipeline_(source_.pipeline) {
     result_ = source_;
     const int spare = pipeline_.multi_buffer && pipeline_.num_stages() > 1 ? 1 : 0;
+    if (!result_.slots.empty()) return;  // as another list of the same run has them
     result_.slots = most_in_flight(source_);
     for (int& slots : result_.slots) slots += spare;
     result_.gradient_slots = most_gradients(source_) + spare;

@@ -117,7 +117,7 @@ Schedule compute_schedule(const Pipeline& pipeline, int updates);
 // Forward only, for evaluation; every stage reads its newest weights.
 Schedule evaluation_schedule(const Pipeline& pipeline, int microbatches);
 
-// Adds slots, messages, reductions and updates to compute actions.
+// Adds slots (where they are not set), messages, reductions and updates to compute actions.
 Schedule lower(Schedule compute);
 
 // "0F3", "SEND act 0>1 m3 to 2", for people and messages.

@@ -30,4 +30,8 @@ struct State {
 // parameters, their order, or the number of threads.
 State initial_state(const graph::Graph& graph, uint64_t seed);
 
+// For another process of the same run: bytes as they lie in memory.
+std::string to_bytes(const State& state);
+State state_from_bytes(const std::string& bytes);
+
 }  // namespace millrace::state

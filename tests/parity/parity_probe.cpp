@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
   state::State state;
   state.params = std::move(file.tensors);
 
-  const auto backend = runtime::make_backend(job);
+  const auto backend = runtime::make_backend(job, runtime::thread_count(job));
   runtime::Session session(graph, *backend, {.evaluates = false});
   session.load(state);
   std::copy(images.data.begin(), images.data.end(), session.images());

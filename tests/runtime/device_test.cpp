@@ -31,7 +31,7 @@ class DeviceTest : public testing::Test {
   // What was measured while a session was made.
   std::vector<std::string> prepare() {
     std::vector<std::string> measured;
-    const auto backend = make_backend(job_, [&](const std::string& work) { measured.push_back(work); });
+    const auto backend = make_backend(job_, thread_count(job_), [&](const std::string& work) { measured.push_back(work); });
     const Session session(residual_network(4), *backend, {.evaluates = false});
     return measured;
   }
@@ -67,7 +67,7 @@ TEST_F(DeviceTest, WithoutRememberNothingIsWritten) {
 
 TEST_F(DeviceTest, WinogradOffMeasuresNoWinograd) {
   job_.backend.winograd = job::Winograd::Off;
-  const auto backend = make_backend(job_);
+  const auto backend = make_backend(job_, thread_count(job_));
   const Session session(residual_network(4), *backend, {.evaluates = false});
   for (const NodeTime& node : session.node_times()) EXPECT_NE(node.algorithm, "winograd") << node.node->name;
 }
@@ -75,7 +75,7 @@ TEST_F(DeviceTest, WinogradOffMeasuresNoWinograd) {
 TEST(Device, TheReferenceIsMadeWhenAskedFor) {
   job::Job job;
   job.device = job::Device::Reference;
-  EXPECT_EQ(make_backend(job)->name(), "reference");
+  EXPECT_EQ(make_backend(job, 1)->name(), "reference");
   EXPECT_GE(thread_count(job), 1);
   job.threads = 3;
   EXPECT_EQ(thread_count(job), 3);

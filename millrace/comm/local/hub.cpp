@@ -9,6 +9,10 @@ namespace {
 
 constexpr uint8_t kReceiver = 1, kSender = 2;
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 }  // namespace
 
 class LocalEndpoint : public Endpoint {
@@ -17,7 +21,7 @@ class LocalEndpoint : public Endpoint {
     for (const Group& group : hub.topology_.groups) {
       const auto& workers = group.workers;
       member_.push_back(static_cast<int>(std::find(workers.begin(), workers.end(), worker) - workers.begin()));
-      rounds_.emplace_back(group.bucket_floats.size(), 0);
+      rounds_.emplace_back(group.buckets, 0);
     }
   }
 
@@ -56,12 +60,12 @@ class LocalEndpoint : public Endpoint {
     const auto members = static_cast<uint32_t>(sum.data.size());
     const uint32_t round = ++rounds_[group][bucket];
     wait_for_count(sum.arrived, round * members);
+    const auto start = std::chrono::steady_clock::now();
     add_share(sum, member_[group]);
+    transfer_s_ += seconds_since(start);
     sum.finished.fetch_add(1, std::memory_order_acq_rel);
     wait_for_count(sum.finished, round * members);
   }
-
-  void abort() override { hub_.aborted_.store(true); }
 
  private:
   void check_abort() const {
@@ -73,7 +77,9 @@ class LocalEndpoint : public Endpoint {
     const Ticket ticket{tag, place.completions.load(std::memory_order_acquire) + 1};
     const uint8_t other = place.sides.fetch_or(side, std::memory_order_acq_rel);
     if (other != 0) {
+      const auto start = std::chrono::steady_clock::now();
       std::memcpy(place.to, place.from, bytes);
+      transfer_s_ += seconds_since(start);
       place.sides.store(0, std::memory_order_relaxed);
       place.completions.fetch_add(1, std::memory_order_release);
     }
@@ -110,7 +116,7 @@ class LocalEndpoint : public Endpoint {
 LocalHub::LocalHub(Topology topology) : topology_(std::move(topology)), places_(topology_.num_tags) {
   for (const Group& group : topology_.groups) {
     sums_.emplace_back();
-    for (size_t i = 0; i < group.bucket_floats.size(); ++i) {
+    for (int i = 0; i < group.buckets; ++i) {
       sums_.back().push_back(std::make_unique<Sum>());
       sums_.back().back()->data.resize(group.workers.size());
     }

@@ -16,6 +16,7 @@ class LocalHub {
 
   // The hub must outlive its endpoints; each worker makes one.
   std::unique_ptr<Endpoint> connect(int worker);
+  void abort() { aborted_.store(true); }
 
  private:
   friend class LocalEndpoint;

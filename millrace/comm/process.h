@@ -1,0 +1,49 @@
+// This process among those that run the job together: one with all workers as threads, or one per worker under MPI.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/comm/endpoint.h"
+
+namespace millrace::comm {
+
+// What a worker tells process 0 while training goes on.
+struct Event {
+  int64_t number = 0;  // the step, or the evaluation
+  bool is_evaluation = false;
+  std::array<double, 4> values{};
+};
+
+class Process {
+ public:
+  virtual ~Process() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual int size_on_host() const = 0;  // processes that share this host
+
+  // Before workers connect.
+  virtual void open(const Topology& topology) = 0;
+  // One endpoint per worker of this process.
+  virtual std::unique_ptr<Endpoint> connect(int worker) = 0;
+
+  virtual void tell(const Event& event) = 0;
+  // On process 0: the next event, or nothing after the wait. Throws Aborted.
+  virtual std::optional<Event> next_event(std::chrono::milliseconds wait) = 0;
+
+  // Together with all other processes: everyone's text to process 0 (empty elsewhere); process 0's text to everyone.
+  virtual std::vector<std::string> gather(const std::string& text) = 0;
+  virtual std::string broadcast(const std::string& text) = 0;
+
+  // Ends the run everywhere: waits throw Aborted.
+  virtual void abort() = 0;
+};
+
+std::unique_ptr<Process> make_local_process();
+
+}  // namespace millrace::comm

@@ -1,0 +1,47 @@
+#include "millrace/runtime/worker_record.h"
+
+#include <nlohmann/json.hpp>
+
+namespace millrace::runtime {
+
+std::string to_text(const WorkerRecord& r) {
+  nlohmann::json spans = nlohmann::json::array();
+  for (const Span& s : r.spans) {
+    spans.push_back({s.begin_ns, s.end_ns, s.microbatch, s.stage, static_cast<int>(s.activity)});
+  }
+  const nlohmann::json json = {{"worker", r.worker},
+                               {"device", r.device},
+                               {"host", r.host},
+                               {"stages", r.stages},
+                               {"planned_bytes", r.planned_bytes},
+                               {"train_s", r.train_s},
+                               {"busy_s", r.busy_s},
+                               {"waited_s", r.waited_s},
+                               {"data_s", r.data_s},
+                               {"transfer_s", r.transfer_s},
+                               {"bytes_sent", r.bytes_sent},
+                               {"spans", std::move(spans)}};
+  return json.dump();
+}
+
+WorkerRecord record_from_text(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  WorkerRecord r;
+  json.at("worker").get_to(r.worker);
+  json.at("device").get_to(r.device);
+  json.at("host").get_to(r.host);
+  json.at("stages").get_to(r.stages);
+  json.at("planned_bytes").get_to(r.planned_bytes);
+  json.at("train_s").get_to(r.train_s);
+  json.at("busy_s").get_to(r.busy_s);
+  json.at("waited_s").get_to(r.waited_s);
+  json.at("data_s").get_to(r.data_s);
+  json.at("transfer_s").get_to(r.transfer_s);
+  json.at("bytes_sent").get_to(r.bytes_sent);
+  for (const auto& s : json.at("spans")) {
+    r.spans.push_back({s[0], s[1], s[2], s[3], static_cast<Activity>(s[4].get<int>())});
+  }
+  return r;
+}
+
+}  // namespace millrace::runtime

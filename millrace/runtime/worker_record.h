@@ -1,0 +1,30 @@
+// What a worker's part of a run came to, as plain data that travels between processes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millrace/runtime/timeline.h"
+
+namespace millrace::runtime {
+
+struct WorkerRecord {
+  int worker = 0;
+  std::string device;  // "0:1"
+  std::string host;
+  std::vector<int> stages;
+  int64_t planned_bytes = 0;
+  double train_s = 0;               // in lists of training actions
+  double busy_s = 0;                // of that, in kernels
+  double waited_s = 0;              // of that, waiting for messages and sums, and handing them over
+  double data_s = 0;                // of that, taking and waiting for data
+  double transfer_s = 0;            // messages and sums on their way, whether or not anyone waited
+  std::vector<int64_t> bytes_sent;  // to each worker
+  std::vector<Span> spans;
+};
+
+std::string to_text(const WorkerRecord& record);
+WorkerRecord record_from_text(const std::string& text);
+
+}  // namespace millrace::runtime

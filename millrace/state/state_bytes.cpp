@@ -1,0 +1,76 @@
+#include <cstring>
+
+#include "millrace/base/error.h"
+#include "millrace/state/state.h"
+
+namespace millrace::state {
+namespace {
+
+void put(std::string& out, const void* data, size_t bytes) { out.append(static_cast<const char*>(data), bytes); }
+
+void put_tensors(std::string& out, const std::map<std::string, Tensor>& tensors) {
+  const uint64_t count = tensors.size();
+  put(out, &count, sizeof count);
+  for (const auto& [name, tensor] : tensors) {
+    const uint64_t sizes[] = {name.size(), static_cast<uint64_t>(tensor.shape.rank())};
+    put(out, sizes, sizeof sizes);
+    out += name;
+    for (int64_t extent : tensor.shape) put(out, &extent, sizeof extent);
+    put(out, tensor.data.data(), tensor.data.size() * sizeof(float));
+  }
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& bytes) : bytes_(bytes) {}
+
+  void take(void* data, size_t size) {
+    if (size > bytes_.size() - at_) fail_run("a state sent by another process ends after {} bytes", bytes_.size());
+    std::memcpy(data, bytes_.data() + at_, size);
+    at_ += size;
+  }
+
+  std::map<std::string, Tensor> tensors() {
+    std::map<std::string, Tensor> tensors;
+    uint64_t count = 0;
+    take(&count, sizeof count);
+    for (uint64_t i = 0; i < count; ++i) {
+      uint64_t sizes[2];
+      take(sizes, sizeof sizes);
+      std::string name(sizes[0], '\0');
+      take(name.data(), name.size());
+      Tensor& tensor = tensors[name];
+      for (uint64_t axis = 0; axis < sizes[1]; ++axis) {
+        int64_t extent = 0;
+        take(&extent, sizeof extent);
+        tensor.shape.append(extent);
+      }
+      tensor.data.resize(static_cast<size_t>(tensor.shape.elements()));
+      take(tensor.data.data(), tensor.data.size() * sizeof(float));
+    }
+    return tensors;
+  }
+
+ private:
+  const std::string& bytes_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+std::string to_bytes(const State& state) {
+  std::string out;
+  put_tensors(out, state.params);
+  put_tensors(out, state.velocity);
+  return out;
+}
+
+State state_from_bytes(const std::string& bytes) {
+  Reader reader(bytes);
+  State state;
+  state.params = reader.tensors();
+  state.velocity = reader.tensors();
+  return state;
+}
+
+}  // namespace millrace::state
