@@ -1,5 +1,6 @@
 #include "millrace/schedule/prover.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -48,6 +49,36 @@ TEST(Prover, AcceptsInterleavedAndZeroBubbleSchedules) {
       }
     }
   }
+}
+
+// All forwards in one order, then all backwards in another, the same on every worker.
+Schedule in_orders(int num_stages, const std::vector<int>& forwards, const std::vector<int>& backwards) {
+  std::string text;
+  for (int stage = 0; stage < num_stages; ++stage) {
+    for (const int m : forwards) text += fmt::format("{}F{},", stage, m);
+    for (const int m : backwards) text += fmt::format("{}B{},", stage, m);
+    text += '\n';
+  }
+  return read_csv(text, "list.csv");
+}
+
+TEST(Prover, AcceptsMicrobatchesInAnyOrder) {
+  std::vector<int> forwards{0, 1, 2, 3}, backwards{3, 2, 1, 0};
+  EXPECT_EQ(fault_of(lower(in_orders(3, forwards, backwards))), "");
+  do {
+    EXPECT_EQ(fault_of(lower(in_orders(3, forwards, {0, 1, 2, 3}))), "");
+    EXPECT_EQ(fault_of(lower(in_orders(3, {0, 1, 2, 3}, forwards))), "");
+    EXPECT_EQ(fault_of(lower(in_orders(3, forwards, forwards))), "");
+  } while (std::next_permutation(forwards.begin(), forwards.end()));
+}
+
+TEST(Prover, LoweringFindsSlotsWhereMicrobatchesMeet) {
+  // Micro-batches 0 and 2 are alive together: two slots would do for their number, but both would be slot 0.
+  Schedule compute = read_csv("0F0,0F2,0B0,0F1,0B1,0B2\n", "list.csv");
+  compute.pipeline.multi_buffer = false;
+  const Schedule schedule = lower(compute);
+  EXPECT_EQ(schedule.slots[0], 3);
+  EXPECT_EQ(fault_of(schedule), "");
 }
 
 // A schedule of two stages to be spoilt in one place.
