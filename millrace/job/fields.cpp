@@ -43,10 +43,10 @@ std::vector<Field> make_fields() {
       choice<Precision>("precision", {{"fp32", Precision::Fp32}}, {"fp16", "bf16", "tf32", "fp64"},
                         "of values, gradients and parameters", &Job::precision),
 
-      choice<std::string>(
-          "model.name",
-          as_themselves({"alexnet", "vgg16", "vgg16_bn", "resnet18", "resnet34", "resnet50", "resnet_small"}), {},
-          "the network", &Job::model, &M::name),
+      choice<std::string>("model.name",
+                          as_themselves({"alexnet", "alexnet_small", "vgg16", "vgg16_bn", "resnet18", "resnet34",
+                                         "resnet50", "resnet_small"}),
+                          {}, "the network", &Job::model, &M::name),
       number<int>("model.classes", {1, 10'000'000}, "1000", "number of classes", &Job::model, &M::classes),
       number<int>("model.image_size", {1, 16'384}, "224", "height and width of the input", &Job::model, &M::image_size),
       number<int>("model.channels", {1, 1'024}, "3", "channels of the input", &Job::model, &M::channels),

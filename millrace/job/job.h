@@ -13,7 +13,7 @@ enum class Device { Cpu, Reference };
 enum class Precision { Fp32 };
 
 struct Model {
-  std::string name = "resnet50";  // alexnet, vgg16, vgg16_bn, resnet18, resnet34, resnet50, resnet_small
+  std::string name = "resnet50";  // one of model::model_names()
   int classes = 1000;
   int image_size = 224;  // height and width of the input
   int channels = 3;

@@ -6,7 +6,13 @@
 
 namespace millrace::model {
 
-graph::ValueId alexnet(graph::Builder& builder, const job::Model& model);
+struct AlexnetShape {
+  int width;        // channels of the first convolution; the others follow
+  int pooled;       // height and width before the classifier
+  int hidden;       // features of the classifier's layers
+  bool image_stem;  // 11x11 stride 4; otherwise 3x3 for small images
+};
+graph::ValueId alexnet(graph::Builder& builder, const job::Model& model, const AlexnetShape& shape);
 graph::ValueId vgg16(graph::Builder& builder, const job::Model& model, bool batch_norm);
 
 struct ResnetShape {

@@ -15,7 +15,14 @@ using Family = std::function<graph::ValueId(graph::Builder&, const job::Model&)>
 const std::vector<std::pair<std::string, Family>>& families() {
   using graph::Builder;
   static const std::vector<std::pair<std::string, Family>> all{
-      {"alexnet", alexnet},
+      {"alexnet",
+       [](Builder& b, const job::Model& m) {
+         return alexnet(b, m, {64, 6, 4096, true});
+       }},
+      {"alexnet_small",
+       [](Builder& b, const job::Model& m) {
+         return alexnet(b, m, {8, 2, 64, false});
+       }},
       {"vgg16", [](Builder& b, const job::Model& m) { return vgg16(b, m, false); }},
       {"vgg16_bn", [](Builder& b, const job::Model& m) { return vgg16(b, m, true); }},
       {"resnet18",

@@ -13,6 +13,7 @@
 #include "millrace/graph/fuse.h"
 #include "millrace/job/lr_schedule.h"
 #include "millrace/model/model.h"
+#include "millrace/schedule/prover.h"
 #include "millrace/state/safetensors.h"
 
 namespace millrace::runtime {
@@ -87,6 +88,7 @@ void Training::make_schedules() {
   evaluation.slots = facts_.shape.slots;
   evaluation.gradient_slots = facts_.shape.gradient_slots;
   evaluation_ = std::make_unique<schedule::Schedule>(lower(std::move(evaluation)));
+  prove(*evaluation_);
 }
 
 void Training::make_workers(const MachineLimit& limit, const OnMeasure& on_measure) {
@@ -182,7 +184,9 @@ const schedule::Schedule& Training::schedule_for(int64_t steps) {
   schedule::Schedule compute = compute_schedule(pipeline, count);
   compute.slots = facts_.shape.slots;
   compute.gradient_slots = facts_.shape.gradient_slots;
-  return *schedules_.emplace_back(std::make_unique<schedule::Schedule>(lower(std::move(compute))));
+  auto& added = schedules_.emplace_back(std::make_unique<schedule::Schedule>(lower(std::move(compute))));
+  prove(*added);
+  return *added;
 }
 
 void Training::run_worker(Worker& worker, const std::vector<Segment>& segments, const Observer& observer) {

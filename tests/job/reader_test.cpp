@@ -190,7 +190,7 @@ TEST(Reader, UnknownChoicesAreRefusedWithTheList) {
   EXPECT_THAT(parsing("device: tpu7\n"), refuses("job.yaml:2: device: \"tpu7\" is not one of cpu, reference"));
   EXPECT_THAT(
       parsing("model: {name: resnet51}\n"),
-      refuses("job.yaml:2: model.name: \"resnet51\" is not one of alexnet, vgg16, vgg16_bn, resnet18, resnet34, "
+      refuses("job.yaml:2: model.name: \"resnet51\" is not one of alexnet, alexnet_small, vgg16, vgg16_bn, resnet18, resnet34, "
               "resnet50, resnet_small; did you mean resnet50?"));
 }
 
