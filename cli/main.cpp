@@ -11,6 +11,8 @@
 #include <stdexcept>
 
 #include "cli/commands.h"
+#include "cli/together.h"
+#include "millrace/comm/process.h"
 #include "millrace/job/reader.h"
 #include "millrace/job/text.h"
 
@@ -117,16 +119,21 @@ int run(int argc, char** argv) {
 }  // namespace millrace::cli
 
 int main(int argc, char** argv) {
+  auto fail = [](int code, const char* line) {
+    fmt::print(stderr, "millrace: {}\n", line);
+    std::fflush(stderr);
+    millrace::comm::end_failed_process(code);
+    return code;
+  };
   try {
     return millrace::cli::run(argc, argv);
+  } catch (const millrace::cli::SilentExit& exit) {
+    return exit.code;
   } catch (const std::invalid_argument& error) {
-    fmt::print(stderr, "millrace: {}\n", error.what());
-    return 2;
+    return fail(2, error.what());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "millrace: out of memory\n");
-    return 1;
+    return fail(1, "out of memory");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "millrace: {}\n", error.what());
-    return 1;
+    return fail(1, error.what());
   }
 }
