@@ -12,9 +12,11 @@ int columns_for(const Schedule& schedule, const Timeline& timeline, int most) {
   double shortest_s = timeline.makespan_s;
   for (size_t w = 0; w < schedule.workers.size(); ++w) {
     for (size_t i = 0; i < schedule.workers[w].size(); ++i) {
+      const Action& action = schedule.workers[w][i];
       const Span& span = timeline.actions[w][i];
       const double seconds = span.end_s - span.begin_s;
-      if (is_compute(schedule.workers[w][i].kind) && seconds > 0) shortest_s = std::min(shortest_s, seconds);
+      const bool whole = is_compute(action.kind) && action.part == kWhole;
+      if (whole && seconds > 0) shortest_s = std::min(shortest_s, seconds);
     }
   }
   if (shortest_s <= 0) return 0;

@@ -42,7 +42,8 @@ struct Timeline {
   std::vector<double> peak_activations;
 };
 
-// Takes lists with or without messages; without them, communication is free. Refuses lists that cannot finish.
+// Takes lists with or without messages; without them, communication is free. What the lists name must exist (see
+// prover.h); lists that cannot finish are refused.
 Timeline simulate(const Schedule& schedule, const Costs& costs);
 
 // The share of the workers' time in which they compute nothing.
