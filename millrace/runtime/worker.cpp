@@ -100,6 +100,10 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   options.copies = {facts_.shape.slots[stage], facts_.shape.gradient_slots, pipeline.versions[stage]};
   options.replicated = pipeline.num_replicas(stage) > 1;
   options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
+  const data::LoaderOptions loader = loader_options(added);
+  if (loads(added, loader)) {
+    options.loader_bytes = static_cast<size_t>(data::Loader::buffer_bytes(*facts_.train_data, loader));
+  }
   added.session = std::make_unique<Session>(added.graph, backend, options);
 }
 
@@ -146,16 +150,14 @@ void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool enterin
   stage.ports.push_back(std::move(port));
 }
 
-// Opens what the stage reads of the data: images, labels, or both.
-void Worker::open_data(Stage& stage) {
+// What a replica of a stage loads: of each batch, or of its own batches in turn, its rows of each micro-batch.
+data::LoaderOptions Worker::loader_options(const Stage& stage) const {
   const Pipeline& pipeline = facts_.plan.pipeline;
-  Session& session = *stage.session;
-  if (!session.images() && !session.labels()) return;
   data::LoaderOptions options;
   options.batch = facts_.job.batch;
   options.seed = facts_.job.seed;
-  options.images = session.images() != nullptr;
-  options.labels = session.labels() != nullptr;
+  options.images = stage.stage == 0;
+  options.labels = stage.stage == facts_.loss_stage();
   const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
   if (in_turn) {
     options.first_batch = stage.replica;
@@ -166,14 +168,26 @@ void Worker::open_data(Stage& stage) {
     if (!in_turn && !takes(pipeline, stage.stage, stage.replica, m)) continue;
     options.ranges.push_back({m * pipeline.rows + stage.rows.begin, m * pipeline.rows + stage.rows.end});
   }
-  if (!facts_.train_data->one_fixed_batch() || options.ranges.size() > 1) {
+  return options;
+}
+
+// One batch that is the same for ever, and in one part, stays where it is read.
+bool Worker::loads(const Stage& stage, const data::LoaderOptions& options) const {
+  if (stage.stage != 0 && stage.stage != facts_.loss_stage()) return false;
+  return !facts_.train_data->one_fixed_batch() || options.ranges.size() > 1;
+}
+
+void Worker::open_data(Stage& stage) {
+  Session& session = *stage.session;
+  const data::LoaderOptions options = loader_options(stage);
+  if (loads(stage, options)) {
     stage.loader = std::make_unique<data::Loader>(*facts_.train_data, options);
     return;
   }
-  // The same batch for ever: it stays where it is read.
   std::vector<int64_t> samples(static_cast<size_t>(stage.rows.size()));
   std::iota(samples.begin(), samples.end(), options.ranges[0].begin);
   for (int slot = 0; slot < session.options().copies.slots; ++slot) {
+    if (!options.images && !options.labels) continue;
     facts_.train_data->fill(samples, 0, session.images(slot), session.labels(slot));
   }
 }

@@ -31,7 +31,8 @@ class DeviceTest : public testing::Test {
   // What was measured while a session was made.
   std::vector<std::string> prepare() {
     std::vector<std::string> measured;
-    const auto backend = make_backend(job_, thread_count(job_), [&](const std::string& work) { measured.push_back(work); });
+    const auto backend =
+        make_backend(job_, thread_count(job_), [&](const std::string& work) { measured.push_back(work); });
     const Session session(residual_network(4), *backend, {.evaluates = false});
     return measured;
   }

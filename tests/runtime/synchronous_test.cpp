@@ -8,19 +8,19 @@ namespace {
 using job::Mode;
 using job::Replicas;
 
-job::Job one_worker(int microbatches) {
+job::Job one_worker(int microbatches, int64_t steps = 10) {
   job::Job job = small_job();
-  job.steps = 50;
+  job.steps = steps;
   job.parallel.microbatches = microbatches;
   return job;
 }
 
 TEST(Synchronous, AnyNumberOfStagesGivesTheBitsOfOneWorker) {
-  const RunResult one = run(one_worker(4));
+  const RunResult one = run(one_worker(4, 50));
   ASSERT_EQ(one.losses.size(), 50U);
   for (Mode mode : {Mode::GPipe, Mode::OneFOneB}) {
-    for (int stages : {1, 2, 3, 4}) {
-      job::Job job = one_worker(4);
+    for (int stages : {2, 3, 4}) {
+      job::Job job = one_worker(4, 50);
       job.parallel.mode = mode;
       job.parallel.placement = straight(stages);
       const RunResult many = run(job);
@@ -66,12 +66,12 @@ TEST(Synchronous, StagesThatShareWorkersGiveTheBitsOfOneWorker) {
 }
 
 TEST(Synchronous, ReplicasDifferOnlyByTheOrderOfASum) {
-  const RunResult one = run(one_worker(1));
+  const RunResult one = run(one_worker(1, 50));
   for (int replicas : {2, 3, 4}) {
-    job::Job job = one_worker(1);
+    job::Job job = one_worker(1, 50);
     job.parallel.placement = fmt::format("0:0-{}", replicas - 1);
     const RunResult many = run(job);
-    EXPECT_LE(largest_difference(many.state, one.state), 1e-6 * 50) << replicas << " replicas";
+    EXPECT_LE(largest_difference(many.state, one.state), 1e-6) << replicas << " replicas";
     EXPECT_EQ(many.result.samples, one.result.samples);
   }
 }
@@ -83,7 +83,7 @@ TEST(Synchronous, ReplicasMayTakeMicrobatchesInTurn) {
     job.parallel.mode = std::string(placement).find('.') == std::string::npos ? Mode::Dp : Mode::OneFOneB;
     job.parallel.placement = placement;
     job.parallel.replicas = Replicas::RoundRobin;
-    EXPECT_LE(largest_difference(run(job).state, one.state), 1e-6 * 50) << placement;
+    EXPECT_LE(largest_difference(run(job).state, one.state), 1e-6) << placement;
   }
 }
 
@@ -91,14 +91,14 @@ TEST(Synchronous, UnevenReplicationOfBatchesThatDoNotDivide) {
   job::Job base = one_worker(2);
   base.batch = 26;  // 13 rows over 7, and over 3 and 2
   base.data.train_samples = 60;
-  base.steps = 20;
+  base.steps = 10;
   const RunResult one = run(base);
   for (const char* placement : {"0:0-6.0:7", "0:0-2.0:3-4", "0:0.0:1-3", "0:0-2.0:0-1"}) {
     job::Job job = base;
     job.parallel.mode = Mode::OneFOneB;
     job.parallel.placement = placement;
     const RunResult many = run(job);
-    EXPECT_LE(largest_difference(many.state, one.state), 1e-6 * 20) << placement;
+    EXPECT_LE(largest_difference(many.state, one.state), 1e-6) << placement;
     EXPECT_EQ(many.result.samples, one.result.samples);
   }
 }
@@ -147,7 +147,7 @@ TEST(Synchronous, EvaluationIsTheSameOnEveryTopology) {
 }
 
 TEST(Synchronous, EverySampleComesOnceAnEpoch) {
-  for (int64_t samples : {26, 8, 7, 31}) {
+  for (int64_t samples : {7, 31}) {
     for (const char* placement : {"0:0", "0:0-2", "0:0.0:1", "0:0-1.0:2-4"}) {
       for (Replicas replicas : {Replicas::Split, Replicas::RoundRobin}) {
         job::Job job = one_worker(1);

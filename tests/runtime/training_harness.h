@@ -33,7 +33,7 @@ inline job::Job small_job() {
 
 inline std::string straight(int stages) {
   std::string placement;
-  for (int s = 0; s < stages; ++s) placement += (s > 0 ? "." : "") + fmt::format("0:{}", s);
+  for (int s = 0; s < stages; ++s) placement += fmt::format("{}0:{}", s > 0 ? "." : "", s);
   return placement;
 }
 
