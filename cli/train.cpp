@@ -12,6 +12,7 @@
 #include "millrace/report/progress.h"
 #include "millrace/report/run_directory.h"
 #include "millrace/report/summary.h"
+#include "millrace/report/trace.h"
 #include "millrace/report/units.h"
 #include "millrace/runtime/training.h"
 #include "millrace/state/safetensors.h"
@@ -152,6 +153,7 @@ void train(const TrainArguments& arguments) {
   if (!result.diverged) state::write_safetensors(directory.path() / "model.safetensors", training.state().params);
   const std::string json = report::to_json(summary).dump(2) + "\n";
   directory.write("summary.json", json);
+  directory.write("trace.json", report::chrome_trace(training.records()));
   if (!arguments.json.empty()) report::write_file(arguments.json, json);
   if (result.diverged) {
     fail_run("{}: diverged at step {} of {}: its loss is {}; write a smaller optimizer.lr or a longer warm-up",
@@ -174,7 +176,8 @@ void declare_train(CLI::App& app, Action& action) {
       ->type_name("FILE")
       ->check(not_empty("summary.json"));
   command->footer(
-      "A run directory holds job.yaml (as resolved), metrics.jsonl, model.safetensors and summary.json.\n"
+      "A run directory holds job.yaml (as resolved), metrics.jsonl, model.safetensors, summary.json and trace.json\n"
+      "(what each worker did and when, for ui.perfetto.dev).\n"
       "`millrace keys` lists every key of a job.");
   command->callback([arguments, &action] { action = [arguments] { train(*arguments); }; });
 }
