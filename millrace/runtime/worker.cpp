@@ -247,7 +247,9 @@ template <typename Body>
 void Worker::timed(Activity activity, const Stage& stage, int64_t microbatch, Body&& body) {
   const int64_t begin = Timeline::now_ns();
   body();
-  timeline_.add(activity, stage.stage, microbatch, begin, Timeline::now_ns());
+  const Span span{begin, Timeline::now_ns(), microbatch, stage.stage, activity};
+  timeline_.keep(span);
+  if (!evaluating_) timeline_.sum(span);
 }
 
 int64_t Worker::step_of(int microbatch) const {
@@ -327,18 +329,24 @@ WorkerRecord Worker::record() const {
   record.busy_s = timeline_.busy_s();
   record.waited_s = timeline_.exposed_comm_s();
   record.data_s = timeline_.seconds(Activity::Data);
-  record.transfer_s = endpoint_.transfer_s();
+  record.transfer_s = endpoint_.transfer_s() - evaluation_transfer_s_;
   record.bytes_sent = endpoint_.bytes_sent();
+  for (size_t i = 0; i < evaluation_bytes_.size(); ++i) record.bytes_sent[i] -= evaluation_bytes_[i];
   record.spans = timeline_.spans();
   return record;
 }
 
 Metrics Worker::evaluate(const schedule::Schedule& schedule) {
   const std::vector<Bound>& list = bind(schedule);
+  const double transfer_s = endpoint_.transfer_s();
+  const std::vector<int64_t> bytes = endpoint_.bytes_sent();
   evaluating_ = true;
   for (const Bound& action : list) run(action);
   finish_messages();
   evaluating_ = false;
+  evaluation_transfer_s_ += endpoint_.transfer_s() - transfer_s;
+  evaluation_bytes_.resize(bytes.size());
+  for (size_t i = 0; i < bytes.size(); ++i) evaluation_bytes_[i] += endpoint_.bytes_sent()[i] - bytes[i];
   Metrics total;
   for (Stage& stage : stages_) total += stage.session->take_metrics();
   return total;

@@ -160,6 +160,9 @@ class Worker {
   std::vector<std::pair<const schedule::Schedule*, std::vector<Bound>>> lists_;
   Timeline timeline_;
   double train_s_ = 0;
+  // Part of what the endpoint counted.
+  double evaluation_transfer_s_ = 0;
+  std::vector<int64_t> evaluation_bytes_;
   std::vector<VersionUse> versions_;
 
   // Of the list that is running.
