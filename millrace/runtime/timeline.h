@@ -15,7 +15,7 @@ const char* name_of(Activity activity);
 struct Span {
   int64_t begin_ns = 0;  // of the steady clock
   int64_t end_ns = 0;
-  int64_t microbatch = 0;  // counted over the run; of Reduce and Step: the update
+  int64_t microbatch = 0;  // counted over the run, or over one evaluation; of Reduce and Step: the update
   int stage = 0;
   Activity activity = Activity::Forward;
 };

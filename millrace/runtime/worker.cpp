@@ -257,6 +257,12 @@ int64_t Worker::step_of(int microbatch) const {
   return first_step_ + (pipeline.synchronous() ? microbatch / pipeline.microbatches : microbatch);
 }
 
+int64_t Worker::number_of(int microbatch) const {
+  if (evaluating_) return microbatch;
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  return first_step_ * (pipeline.synchronous() ? pipeline.microbatches : 1) + microbatch;
+}
+
 int64_t Worker::first_row(const Stage& stage, int microbatch) const {
   const Pipeline& pipeline = facts_.plan.pipeline;
   if (evaluating_) return microbatch * pipeline.rows + stage.rows.begin;
@@ -430,8 +436,7 @@ void Worker::take_data(Stage& stage, int microbatch, int slot) {
 void Worker::forward(Stage& stage, const Bound& action) {
   const int slot = slot_of(stage, action.microbatch);
   const int64_t rows = rows_of(stage, action.microbatch);
-  const int64_t number =
-      first_step_ * (facts_.plan.pipeline.synchronous() ? facts_.plan.pipeline.microbatches : 1) + action.microbatch;
+  const int64_t number = number_of(action.microbatch);
   timed(Activity::Send, stage, number, [&] { await_departures(stage, Direction::Activation, slot); });
   timed(Activity::Data, stage, number, [&] { take_data(stage, action.microbatch, slot); });
   if (evaluating_) {
@@ -466,8 +471,7 @@ void Worker::tell_metrics(Stage& stage, int microbatch) {
 void Worker::backward(Stage& stage, const Bound& action) {
   const int gradient_slot = gradient_slot_of(stage, action.microbatch);
   const int64_t rows = rows_of(stage, action.microbatch);
-  const int64_t number =
-      first_step_ * (facts_.plan.pipeline.synchronous() ? facts_.plan.pipeline.microbatches : 1) + action.microbatch;
+  const int64_t number = number_of(action.microbatch);
   const bool first_part = action.part == schedule::kWhole || action.part == 0;
   if (first_part) {
     timed(Activity::Send, stage, number, [&] { await_departures(stage, Direction::Gradient, gradient_slot); });
@@ -502,7 +506,7 @@ void Worker::message(Stage& stage, const Bound& action) {
   const bool activation = action.direction == Direction::Activation;
   const int slot = activation ? slot_of(stage, action.microbatch) : gradient_slot_of(stage, action.microbatch);
   const Activity activity = action.kind == Kind::Send ? Activity::Send : Activity::Receive;
-  timed(activity, stage, action.microbatch, [&] {
+  timed(activity, stage, number_of(action.microbatch), [&] {
     for (Port::Piece& piece : port.pieces) {
       if (!activation && piece.gradient.empty()) continue;
       std::byte* data = !activation   ? piece.gradient[slot]

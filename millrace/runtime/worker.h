@@ -131,6 +131,7 @@ class Worker {
   const std::vector<Bound>& bind(const schedule::Schedule& schedule);
 
   int64_t step_of(int microbatch) const;
+  int64_t number_of(int microbatch) const;  // counted over the run, or over one evaluation
   int64_t first_row(const Stage& stage, int microbatch) const;
   int64_t rows_of(const Stage& stage, int microbatch) const;
   int slot_of(const Stage& stage, int microbatch) const;
