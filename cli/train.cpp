@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/measure.h"
 #include "millrace/base/error.h"
+#include "millrace/job/fields.h"
 #include "millrace/job/reader.h"
 #include "millrace/report/progress.h"
 #include "millrace/report/run_directory.h"
@@ -98,7 +99,15 @@ class Watcher {
   std::vector<double> step_ms_;
 };
 
-report::Summary summarise(const job::Job& job, const runtime::Training& training, const runtime::TrainingResult& result,
+report::ParallelRun parallel_run(const job::Job& job, runtime::Training& training) {
+  report::ParallelRun run;
+  run.mode = job::find_field("parallel.mode")->write(job);
+  for (const int versions : training.plan().pipeline.versions) run.weight_delay.push_back(versions - 1);
+  run.workers = training.records();
+  return run;
+}
+
+report::Summary summarise(const job::Job& job, runtime::Training& training, const runtime::TrainingResult& result,
                           const std::vector<double>& step_ms, const MemoryMeter& memory) {
   report::Summary summary;
   summary.model = job.model.name;
@@ -115,6 +124,7 @@ report::Summary summarise(const job::Job& job, const runtime::Training& training
   summary.gflops = training.step_flops() / summary.step_ms.p50 * 1e-6;
   summary.data_wait_share = result.data_wait_s / result.train_s;
   summary.peak_bytes = memory.peak(training);
+  summary.parallel = parallel_run(job, training);
   summary.diverged = result.diverged;
   summary.loss = result.last.loss();
   summary.accuracy = accuracy_of(result.evaluation);
@@ -153,7 +163,7 @@ void train(const TrainArguments& arguments) {
   if (!result.diverged) state::write_safetensors(directory.path() / "model.safetensors", training.state().params);
   const std::string json = report::to_json(summary).dump(2) + "\n";
   directory.write("summary.json", json);
-  directory.write("trace.json", report::chrome_trace(training.records()));
+  directory.write("trace.json", report::chrome_trace(summary.parallel.workers));
   if (!arguments.json.empty()) report::write_file(arguments.json, json);
   if (result.diverged) {
     fail_run("{}: diverged at step {} of {}: its loss is {}; write a smaller optimizer.lr or a longer warm-up",
