@@ -11,6 +11,8 @@
 #include <stdexcept>
 
 #include "cli/commands.h"
+#include "cli/together.h"
+#include "millrace/comm/process.h"
 #include "millrace/job/reader.h"
 #include "millrace/job/text.h"
 
@@ -47,23 +49,31 @@ std::string explain_option(const CLI::App& command, const std::string& typed) {
                      or_nearest(typed.substr(0, typed.find('=')), options));
 }
 
-// A mistake on the command line, with what CLI11 leaves out: which word, and what to write instead.
+// "millrace schedule check", as the user writes it.
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name() : full_name(*parent) + " " + command.get_name();
+}
+
+// A mistake on the command line, with what CLI11 leaves out: which word, and what to write instead. Looks at the
+// command that was given, then at those within it.
 std::string explain(const CLI::App& app, const CLI::Error& error) {
   const auto chosen = app.get_subcommands();
-  const std::vector<std::string> before = app.remaining();
-  if (!before.empty() && before[0].starts_with('-')) {
-    return explain_option(app, before[0]) + (chosen.empty() ? "" : "; options of a command follow it");
+  const std::vector<std::string> extras = app.remaining();
+  const bool has_commands = !app.get_subcommands({}).empty();
+  if (!extras.empty() && extras[0].starts_with('-')) {
+    const bool too_early = has_commands && (app.get_parent() == nullptr) && !chosen.empty();
+    return explain_option(app, extras[0]) + (too_early ? "; options of a command follow it" : "");
   }
-  if (chosen.empty()) {
+  if (!chosen.empty()) return explain(*chosen.front(), error);
+  if (has_commands) {
     std::vector<std::string> commands;
     for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
-    if (before.empty()) return fmt::format("a command is missing; write one of {}", fmt::join(commands, ", "));
-    return fmt::format("there is no command {}; {}", job::in_quotes(before[0]), or_nearest(before[0], commands));
+    const std::string of = app.get_parent() == nullptr ? "" : app.get_name() + ": ";
+    if (extras.empty()) return fmt::format("{}a command is missing; write one of {}", of, fmt::join(commands, ", "));
+    return fmt::format("{}there is no command {}; {}", of, job::in_quotes(extras[0]), or_nearest(extras[0], commands));
   }
-  const CLI::App& command = *chosen.front();
-  const std::vector<std::string> extras = command.remaining();
-  if (!extras.empty() && extras[0].starts_with('-')) return explain_option(command, extras[0]);
-  return fmt::format("{0}: {1}; see {2} {0} --help", command.get_name(), error.what(), app.get_name());
+  return fmt::format("{}: {}; see {} --help", app.get_name(), error.what(), full_name(app));
 }
 
 // A progress line may stand on the terminal when the user interrupts: it is ended, then the signal does its work.
@@ -92,6 +102,7 @@ int run(int argc, char** argv) {
   Action action;
   declare_train(app, action);
   declare_bench(app, action);
+  declare_schedule(app, action);
   CLI::App* keys = app.add_subcommand("keys", "List every key of a job file with its default and meaning");
   keys->callback([&] { action = [] { fmt::print("{}", job::describe_keys()); }; });
   try {
@@ -108,16 +119,21 @@ int run(int argc, char** argv) {
 }  // namespace millrace::cli
 
 int main(int argc, char** argv) {
+  auto fail = [](int code, const char* line) {
+    fmt::print(stderr, "millrace: {}\n", line);
+    std::fflush(stderr);
+    millrace::comm::end_failed_process(code);
+    return code;
+  };
   try {
     return millrace::cli::run(argc, argv);
+  } catch (const millrace::cli::SilentExit& exit) {
+    return exit.code;
   } catch (const std::invalid_argument& error) {
-    fmt::print(stderr, "millrace: {}\n", error.what());
-    return 2;
+    return fail(2, error.what());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "millrace: out of memory\n");
-    return 1;
+    return fail(1, "out of memory");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "millrace: {}\n", error.what());
-    return 1;
+    return fail(1, error.what());
   }
 }

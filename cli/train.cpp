@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/measure.h"
+#include "cli/together.h"
 #include "millrace/base/error.h"
 #include "millrace/job/fields.h"
 #include "millrace/job/reader.h"
@@ -134,18 +135,18 @@ report::Summary summarise(const job::Job& job, runtime::Training& training, cons
   return summary;
 }
 
-void train(const TrainArguments& arguments) {
-  const job::Job job = job::read_job(arguments.job.path, arguments.job.sets);
+void check_outputs(const TrainArguments& arguments) {
   if (arguments.out.empty()) {
     report::check_run_directory("runs", true);  // a numbered directory in it
   } else {
     report::check_run_directory(arguments.out, arguments.overwrite);
   }
   if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
+}
 
-  const MemoryMeter memory;
-  const std::unique_ptr<comm::Process> process = comm::make_local_process();
-  runtime::Training training(job, *process, machine_limit(), announce_measuring());
+// Process 0 of several, or the only one.
+void train_and_report(const TrainArguments& arguments, const job::Job& job, runtime::Training& training,
+                      const MemoryMeter& memory) {
   const report::RunDirectory directory = arguments.out.empty()
                                              ? report::RunDirectory::create_numbered(job.name)
                                              : report::RunDirectory::create(arguments.out, arguments.overwrite);
@@ -171,6 +172,24 @@ void train(const TrainArguments& arguments) {
              job.name, result.steps, training.total_steps(), report::human_loss(result.last.loss()));
   }
   fmt::print("{}", report::render_table(summary));
+}
+
+void train(const TrainArguments& arguments) {
+  std::unique_ptr<comm::Process> process = comm::make_process();
+  const job::Job job = read_job_together(process, arguments.job);
+  const MemoryMeter memory;
+  std::unique_ptr<runtime::Training> training;
+  together(process, [&] {
+    if (process->rank() == 0) check_outputs(arguments);
+    const runtime::OnMeasure announce = process->rank() == 0 ? announce_measuring() : runtime::OnMeasure();
+    training = std::make_unique<runtime::Training>(job, *process, machine_limit(), announce);
+  });
+  if (process->rank() == 0) {
+    train_and_report(arguments, job, *training, memory);
+  } else {
+    training->run({});
+    training->state();
+  }
 }
 
 }  // namespace

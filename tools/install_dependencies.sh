@@ -2,7 +2,7 @@
 # Installs the Debian packages that building Millrace needs, if any are missing. Quick when none is.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build libdnnl-dev libyaml-cpp-dev libcli11-dev libfmt-dev nlohmann-json3-dev libgtest-dev libgmock-dev)
+packages=(g++ cmake ninja-build libdnnl-dev libyaml-cpp-dev libcli11-dev libfmt-dev nlohmann-json3-dev libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")

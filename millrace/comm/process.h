@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,10 +41,19 @@ class Process {
   virtual std::vector<std::string> gather(const std::string& text) = 0;
   virtual std::string broadcast(const std::string& text) = 0;
 
-  // Ends the run everywhere: waits throw Aborted.
+  // This process cannot go on: its waits throw Aborted.
   virtual void abort() = 0;
+
+  // What its worker is doing, for messages when it is lost; asked from another thread.
+  virtual void show(std::function<std::string()> /*doing*/) {}
 };
 
+// Under mpirun or srun one of several, otherwise on its own.
+std::unique_ptr<Process> make_process();
 std::unique_ptr<Process> make_local_process();
+std::unique_ptr<Process> make_mpi_process();
+
+// The last call before a process exits with a failure that others do not know of: ends them too.
+void end_failed_process(int exit_code);
 
 }  // namespace millrace::comm

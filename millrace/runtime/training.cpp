@@ -280,6 +280,9 @@ TrainingResult Training::run(const Observer& observer) {
       }
     }));
   }
+  if (process_.size() > 1) {
+    process_.show([worker = workers_[0].worker.get()] { return worker->doing(); });
+  }
   std::exception_ptr failure;
   auto keep_first = [&] {
     try {

@@ -209,11 +209,12 @@ std::string Worker::doing() const {
   static constexpr const char* kNames[] = {"forward",         "backward",          "input gradient",
                                            "weight gradient", "opening a receive", "sending",
                                            "receiving",       "summing gradients", "updating weights"};
+  const Pipeline& pipeline = facts_.plan.pipeline;
   const bool is_update = action->kind == Kind::Reduce || action->kind == Kind::Step;
-  return fmt::format(
-      "{}, {} {}", kNames[static_cast<int>(action->kind)], is_update ? "update" : "micro-batch",
-      first_step_ * (is_update || !facts_.plan.pipeline.synchronous() ? 1 : facts_.plan.pipeline.microbatches) +
-          action->microbatch);
+  const int64_t first = current_step_.load(std::memory_order_relaxed) *
+                        (is_update || !pipeline.synchronous() ? 1 : pipeline.microbatches);
+  return fmt::format("stage {}, {}, {} {}", stages_[action->stage].stage, kNames[static_cast<int>(action->kind)],
+                     is_update ? "update" : "micro-batch", first + action->microbatch);
 }
 
 const std::vector<Worker::Bound>& Worker::bind(const schedule::Schedule& schedule) {
@@ -312,6 +313,7 @@ backend::StepContext Worker::context_of(const Stage& stage, int microbatch, int6
 void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const WorkerEvents& events) {
   const std::vector<Bound>& list = bind(schedule);
   first_step_ = first_step;
+  current_step_.store(first_step, std::memory_order_relaxed);
   evaluating_ = false;
   events_ = &events;
   for (Stage& stage : stages_) {
@@ -377,8 +379,7 @@ void Worker::run(const Bound& action) {
     throw;
   } catch (const std::exception& error) {
     const job::DeviceId& device = facts_.plan.devices[index_];
-    fail_run("worker {} ({}:{}), stage {}, {}: {}", index_, device.node, device.device, stage.stage, doing(),
-             error.what());
+    fail_run("worker {} ({}:{} on {}), {}: {}", index_, device.node, device.device, host_name(), doing(), error.what());
   }
 }
 

@@ -173,6 +173,7 @@ class Worker {
   std::vector<int64_t> samples_;  // reused
 
   std::atomic<const Bound*> current_{nullptr};
+  std::atomic<int64_t> current_step_{0};  // the first of its list
 };
 
 }  // namespace millrace::runtime

@@ -121,7 +121,8 @@ class Player {
     bool better_than(const Candidate& other) const {
       if (!other.replica || start != other.start) return start < other.start;
       if (backward != other.backward) return backward;
-      return replica->stage > other.replica->stage;
+      // What is furthest on its way: nothing piles up in the buffers between two stages of one worker.
+      return backward ? replica->stage < other.replica->stage : replica->stage > other.replica->stage;
     }
   };
 
@@ -135,12 +136,27 @@ class Player {
     if (backward ? next >= replica.forwards : next > replica.backwards + replica.ahead) return never;
     if (backward && pipeline_.mode == Mode::GPipe && replica.forwards < replica.microbatches.size()) return never;
     const int m = replica.microbatches[next] - first_;
-    int64_t at = free_at_[replica.worker];
+    int64_t at = std::max(free_at_[replica.worker], last_sum(replica));
     for (const Edge& edge : pipeline_.edges) {
       const int other = backward ? edge.to : edge.from;
       if ((backward ? edge.from : edge.to) != replica.stage) continue;
       if ((backward ? backwards_left_ : forwards_left_)[other][m] > 0) return never;
       at = std::max(at, (backward ? backward_end_ : forward_end_)[other][m]);
+    }
+    return at;
+  }
+
+  // Without a flush, a replica goes on when its last update is summed, for which the others must have got as far.
+  int64_t last_sum(const Replica& replica) const {
+    const int replicas = pipeline_.num_replicas(replica.stage);
+    if (pipeline_.synchronous() || replicas == 1 || replica.backwards == 0) return 0;
+    const int size = pipeline_.replicas == Replicas::Split ? 1 : replicas;
+    const int update = update_of(pipeline_, replica.stage, replica.microbatches[replica.backwards - 1]);
+    const int end = std::min((update + 1) * size - first_, static_cast<int>(backwards_left_[replica.stage].size()));
+    int64_t at = 0;
+    for (int m = update * size - first_; m < end; ++m) {
+      if (backwards_left_[replica.stage][m] > 0) return std::numeric_limits<int64_t>::max();
+      at = std::max(at, backward_end_[replica.stage][m]);
     }
     return at;
   }

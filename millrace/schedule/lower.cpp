@@ -5,36 +5,40 @@
 #include <utility>
 
 #include "millrace/schedule/schedule.h"
+#include "millrace/schedule/slots.h"
 
 namespace millrace::schedule {
 namespace {
 
-// Most micro-batches a replica holds at once, by its list.
-std::vector<int> most_in_flight(const Schedule& schedule) {
-  std::vector<int> most(schedule.pipeline.num_stages(), 1);
-  if (!schedule.trains) return most;
-  for (const auto& list : schedule.workers) {
-    std::map<int, int> held;
-    for (const Action& action : list) {
-      if (action.kind == Kind::Forward) most[action.stage] = std::max(most[action.stage], ++held[action.stage]);
-      if (action.kind == Kind::Backward || action.kind == Kind::WeightGrad) --held[action.stage];
+// The order in which a replica's micro-batches use buffers of one kind.
+class Turns {
+ public:
+  // Micro-batches in the order in which they begin; `slot_of` gives the buffer of each.
+  template <typename SlotOf>
+  Turns(const std::vector<int>& order, SlotOf slot_of) {
+    std::map<int, int> last;  // micro-batch in each buffer
+    for (const int m : order) {
+      const auto [place, is_first] = last.try_emplace(slot_of(m), m);
+      if (is_first) {
+        first_.push_back(m);
+      } else {
+        next_[std::exchange(place->second, m)] = m;
+      }
     }
   }
-  return most;
-}
+  Turns() = default;
 
-// Most micro-batches whose incoming gradient a replica still needs at once: one, unless weight gradients come later.
-int most_gradients(const Schedule& schedule) {
-  int most = 1;
-  for (const auto& list : schedule.workers) {
-    std::map<int, int> held;
-    for (const Action& action : list) {
-      if (action.kind == Kind::InputGrad) most = std::max(most, ++held[action.stage]);
-      if (action.kind == Kind::WeightGrad) --held[action.stage];
-    }
+  const std::vector<int>& first() const { return first_; }
+  // Who has the buffer after the micro-batch; -1: nobody.
+  int after(int microbatch) const {
+    const auto found = next_.find(microbatch);
+    return found == next_.end() ? -1 : found->second;
   }
-  return most;
-}
+
+ private:
+  std::vector<int> first_;
+  std::map<int, int> next_;
+};
 
 class Lowering {
  public:
@@ -42,9 +46,9 @@ class Lowering {
     result_ = source_;
     const int spare = pipeline_.multi_buffer && pipeline_.num_stages() > 1 ? 1 : 0;
     if (!result_.slots.empty()) return;  // as another list of the same run has them
-    result_.slots = most_in_flight(source_);
-    for (int& slots : result_.slots) slots += spare;
-    result_.gradient_slots = most_gradients(source_) + spare;
+    SlotCounts counts = count_slots(source_, spare);
+    result_.slots = std::move(counts.activations);
+    result_.gradient_slots = counts.gradients;
   }
 
   Schedule run() {
@@ -56,7 +60,8 @@ class Lowering {
   struct Replica {
     int stage = 0;
     int index = 0;
-    std::vector<int> microbatches;   // in the order of its forwards
+    Turns activations, gradients;    // in the order of its forwards and backwards
+    std::map<int, int> completing;   // the micro-batch whose backward ends each update
     std::vector<int> pending_steps;  // updates whose gradients are on their way
     int last_update = -1;
   };
@@ -96,13 +101,32 @@ class Lowering {
       }
     }
   }
-  void post_activation(const Replica& replica, size_t local) {
-    if (local >= replica.microbatches.size()) return;
-    messages(Kind::Post, Direction::Activation, replica, replica.microbatches[local], true);
+  void post_activation(const Replica& replica, int microbatch) {
+    if (microbatch >= 0) messages(Kind::Post, Direction::Activation, replica, microbatch, true);
   }
-  void post_gradient(const Replica& replica, size_t local) {
-    if (local >= replica.microbatches.size() || !source_.trains) return;
-    messages(Kind::Post, Direction::Gradient, replica, replica.microbatches[local], false);
+  void post_gradient(const Replica& replica, int microbatch) {
+    if (microbatch >= 0) messages(Kind::Post, Direction::Gradient, replica, microbatch, false);
+  }
+
+  Replica make_replica(int stage, int index, int worker) const {
+    Replica replica;
+    replica.stage = stage;
+    replica.index = index;
+    std::vector<int> forwards, backwards;
+    for (const Action& action : source_.workers[worker]) {
+      if (action.stage != stage) continue;
+      if (action.kind == Kind::Forward) forwards.push_back(action.microbatch);
+      if (action.kind == Kind::Backward || action.kind == Kind::InputGrad) backwards.push_back(action.microbatch);
+      if (action.kind == Kind::Backward || action.kind == Kind::WeightGrad) {
+        replica.completing[update_of(pipeline_, stage, action.microbatch)] = action.microbatch;
+      }
+    }
+    const auto slot_of = [&](int slots) {
+      return [this, stage, slots](int m) { return local_index(pipeline_, stage, m) % slots; };
+    };
+    replica.activations = Turns(forwards, slot_of(result_.slots[stage]));
+    replica.gradients = Turns(backwards, slot_of(result_.gradient_slots));
+    return replica;
   }
 
   void lower_worker(int worker) {
@@ -113,14 +137,9 @@ class Lowering {
     for (int s = 0; s < pipeline_.num_stages(); ++s) {
       const int index = replica_on(s, worker);
       if (index == pipeline_.num_replicas(s)) continue;
-      Replica& replica = replicas[s];
-      replica.stage = s;
-      replica.index = index;
-      for (const Action& action : source_.workers[worker]) {
-        if (action.kind == Kind::Forward && action.stage == s) replica.microbatches.push_back(action.microbatch);
-      }
-      for (int l = 0; l < result_.slots[s]; ++l) post_activation(replica, l);
-      for (int l = 0; l < result_.gradient_slots; ++l) post_gradient(replica, l);
+      Replica& replica = replicas[s] = make_replica(s, index, worker);
+      for (const int m : replica.activations.first()) post_activation(replica, m);
+      for (const int m : replica.gradients.first()) post_gradient(replica, m);
     }
     for (const Action& action : source_.workers[worker]) lower_action(replicas.at(action.stage), action);
     for (auto& [stage, replica] : replicas) {
@@ -131,14 +150,13 @@ class Lowering {
   }
 
   void lower_action(Replica& replica, const Action& action) {
-    const size_t local = static_cast<size_t>(local_place(replica, action.microbatch));
     switch (action.kind) {
       case Kind::Forward:
         finish_steps(replica);  // a forward may write statistics that are on their way with the gradients
         messages(Kind::Receive, Direction::Activation, replica, action.microbatch, true);
         out_->push_back(action);
         messages(Kind::Send, Direction::Activation, replica, action.microbatch, false);
-        if (!source_.trains) post_activation(replica, local + result_.slots[replica.stage]);
+        if (!source_.trains) post_activation(replica, replica.activations.after(action.microbatch));
         break;
       case Kind::Backward:
       case Kind::InputGrad:
@@ -150,23 +168,19 @@ class Lowering {
           out_->push_back(action);
         }
         messages(Kind::Send, Direction::Gradient, replica, action.microbatch, true);
-        if (action.kind == Kind::Backward) after_backward(replica, action, local);
+        if (action.kind == Kind::Backward) after_backward(replica, action);
         break;
       case Kind::WeightGrad:
         out_->push_back(action);
-        after_backward(replica, action, local);
+        after_backward(replica, action);
         break;
       default: break;
     }
   }
 
-  int local_place(const Replica& replica, int microbatch) const {
-    return local_index(pipeline_, replica.stage, microbatch);
-  }
-
-  void after_backward(Replica& replica, const Action& action, size_t local) {
-    post_gradient(replica, local + result_.gradient_slots);
-    post_activation(replica, local + result_.slots[replica.stage]);
+  void after_backward(Replica& replica, const Action& action) {
+    post_gradient(replica, replica.gradients.after(action.microbatch));
+    post_activation(replica, replica.activations.after(action.microbatch));
     if (!completes_update(replica, action.microbatch)) return;
     const int update = update_of(pipeline_, replica.stage, action.microbatch);
     replica.last_update = update;
@@ -184,10 +198,7 @@ class Lowering {
 
   // Whether no other micro-batch of the same update comes later on this replica.
   bool completes_update(const Replica& replica, int microbatch) const {
-    const size_t next = static_cast<size_t>(local_place(replica, microbatch)) + 1;
-    if (next >= replica.microbatches.size()) return true;
-    return update_of(pipeline_, replica.stage, replica.microbatches[next]) !=
-           update_of(pipeline_, replica.stage, microbatch);
+    return replica.completing.at(update_of(pipeline_, replica.stage, microbatch)) == microbatch;
   }
 
   Action update_action(Kind kind, const Replica& replica, int update, int part) const {

@@ -116,11 +116,12 @@ TEST_F(BadInput, MoreMemoryThanTheMachineHasIsRefusedWithTheArithmetic) {
 
 // In parts of one sample the model fits; the batch that is loaded ahead does not.
 TEST_F(BadInput, BatchTooLargeToLoadIsRefusedWithTheArithmetic) {
-  const std::string line = refusal({"train", "job.yaml", "--out", "run"},
-                                   {"batch=1000000", "parallel.microbatches=1000000", "model.image_size=512",
-                                    "data.train_samples=1000000"});
-  EXPECT_THAT(line, AllOf(HasSubstr("resnet_small needs"), HasSubstr("loading ahead 6000"), HasSubstr("this machine has"),
-                          HasSubstr("write a smaller batch"), testing::Not(HasSubstr("microbatches"))));
+  const std::string line =
+      refusal({"train", "job.yaml", "--out", "run"},
+              {"batch=1000000", "parallel.microbatches=1000000", "model.image_size=512", "data.train_samples=1000000"});
+  EXPECT_THAT(line,
+              AllOf(HasSubstr("resnet_small needs"), HasSubstr("loading ahead 6000"), HasSubstr("this machine has"),
+                    HasSubstr("write a smaller batch"), testing::Not(HasSubstr("microbatches"))));
 }
 
 TEST_F(BadInput, MissingJobFileIsNamed) {
@@ -210,9 +211,9 @@ TEST_F(BadInput, FirstWeightsOfAnotherModelAreRefusedByName) {
 }
 
 TEST_F(BadInput, CommandThatIsMissingOrUnknownIsAnsweredWithTheKnownOnes) {
-  EXPECT_THAT(refusal({}), AllOf(HasSubstr("command"), HasSubstr("train, bench, keys")));
+  EXPECT_THAT(refusal({}), AllOf(HasSubstr("command"), HasSubstr("train, bench, schedule, keys")));
   EXPECT_THAT(refusal({"trian", "job.yaml"}), AllOf(HasSubstr("\"trian\""), HasSubstr("did you mean train?")));
-  EXPECT_THAT(refusal({"infer"}), AllOf(HasSubstr("\"infer\""), HasSubstr("train, bench, keys")));
+  EXPECT_THAT(refusal({"infer"}), AllOf(HasSubstr("\"infer\""), HasSubstr("train, bench, schedule, keys")));
 }
 
 TEST_F(BadInput, OptionThatIsUnknownIsAnsweredWithTheNearest) {

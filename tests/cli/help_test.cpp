@@ -20,7 +20,8 @@ class Help : public CommandTest {
 
 TEST_F(Help, NamesEveryCommand) {
   const std::string text = printed({"--help"});
-  for (const char* word : {"train", "bench", "keys", "--help", "--version"}) EXPECT_THAT(text, HasSubstr(word));
+  for (const char* word : {"train", "bench", "schedule", "keys", "--help", "--version"})
+    EXPECT_THAT(text, HasSubstr(word));
 }
 
 TEST_F(Help, OfTrainNamesEveryOptionAndWhatIsWritten) {

@@ -1,0 +1,54 @@
+// What several processes of one command do as one: read the same job, fail together, and let process 0 speak.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "cli/commands.h"
+#include "millrace/comm/process.h"
+#include "millrace/job/reader.h"
+
+namespace millrace::cli {
+
+// Thrown where process 0 has said everything.
+struct SilentExit {
+  int code = 1;
+};
+
+// Every process does `work`. If it fails on any, all of them end here, and process 0 says why.
+template <typename Work>
+void together(std::unique_ptr<comm::Process>& process, Work&& work) {
+  std::string failure;  // exit code, then the line
+  try {
+    work();
+  } catch (const std::invalid_argument& error) {
+    failure = std::string("2") + error.what();
+  } catch (const std::exception& error) {
+    failure = std::string("1") + error.what();
+  }
+  std::string first;
+  for (const std::string& text : process->gather(failure)) {
+    if (first.empty()) first = text;
+  }
+  first = process->broadcast(first);
+  if (first.empty()) return;
+  const bool speaks = process->rank() == 0;
+  process.reset();
+  if (!speaks) throw SilentExit{first[0] - '0'};
+  if (first[0] == '2') throw std::invalid_argument(first.substr(1));
+  throw std::runtime_error(first.substr(1));
+}
+
+// Process 0 reads the job file; the others need not have it.
+inline job::Job read_job_together(std::unique_ptr<comm::Process>& process, const JobArguments& arguments) {
+  job::Job job;
+  together(process, [&] {
+    if (process->rank() == 0) job = job::read_job(arguments.path, arguments.sets);
+  });
+  if (process->size() == 1) return job;
+  const std::string text = process->broadcast(process->rank() == 0 ? job::to_yaml(job) : std::string());
+  return process->rank() == 0 ? job : job::parse_job(text, arguments.path, {});
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,248 @@
+#include "millrace/comm/mpi/mpi_process.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "millrace/base/error.h"
+
+namespace millrace::comm {
+namespace {
+
+constexpr size_t kLargestMessage = 1 << 30;  // MPI counts in int
+
+void check(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail_run("MPI: {}: {}", what, text);
+}
+
+}  // namespace
+
+// Sends and receives are MPI's own; the requests are kept in places that are used again.
+class MpiEndpoint : public Endpoint {
+ public:
+  MpiEndpoint(MpiProcess& process, int worker)
+      : Endpoint(worker, process.topology_.num_workers),
+        process_(process),
+        places_(2 * process.topology_.num_tags + 1) {
+    for (size_t i = 0; i < places_.size(); ++i) free_.push_back(static_cast<int>(i));
+  }
+
+  Ticket receive(int from, int tag, void* data, size_t bytes) override {
+    const int at = take();
+    check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, process_.messages_, &places_[at].request),
+          "opening a receive");
+    return {at, 0};
+  }
+
+  Ticket send(int to, int tag, const void* data, size_t bytes) override {
+    const int at = take();
+    places_[at].sends = true;
+    places_[at].start = std::chrono::steady_clock::now();
+    bytes_sent_[to] += static_cast<int64_t>(bytes);
+    check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, process_.messages_, &places_[at].request),
+          "sending");
+    return {at, 0};
+  }
+
+  bool done(const Ticket& ticket) override {
+    Place& place = places_[ticket.place];
+    int complete = 0;
+    check(MPI_Test(&place.request, &complete, MPI_STATUS_IGNORE), "waiting for a message");
+    if (!complete) {
+      process_.check_abort();
+      return false;
+    }
+    if (place.sends) {
+      transfer_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - place.start).count();
+    }
+    place.sends = false;
+    free_.push_back(ticket.place);
+    return true;
+  }
+
+  void start_sum(int group, int bucket, std::span<float> data) override {
+    const auto members = static_cast<int64_t>(process_.topology_.groups[group].workers.size());
+    for (int worker : process_.topology_.groups[group].workers) {
+      if (worker != worker_) bytes_sent_[worker] += 2 * static_cast<int64_t>(data.size_bytes()) / members;
+    }
+    process_.sum_engine_->start(group, bucket, data);
+  }
+
+  void await_sum(int group, int bucket) override {
+    wait_until([&] {
+      if (process_.sum_engine_->done(group, bucket)) return true;
+      process_.check_abort();
+      return false;
+    });
+    transfer_s_ += process_.sum_engine_->transfer_s() - counted_sum_s_;
+    counted_sum_s_ = process_.sum_engine_->transfer_s();
+  }
+
+ private:
+  struct Place {
+    MPI_Request request = MPI_REQUEST_NULL;
+    bool sends = false;
+    std::chrono::steady_clock::time_point start;
+  };
+
+  int take() {
+    if (free_.empty()) fail_run("more messages under way than there are names for");
+    const int at = free_.back();
+    free_.pop_back();
+    return at;
+  }
+
+  MpiProcess& process_;
+  std::vector<Place> places_;
+  std::vector<int> free_;
+  double counted_sum_s_ = 0;
+};
+
+MpiProcess::MpiProcess() {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  if (provided < MPI_THREAD_MULTIPLE) fail_run("this MPI does not allow several threads (MPI_THREAD_MULTIPLE)");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  MPI_Comm host = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
+  MPI_Comm_size(host, &size_on_host_);
+  MPI_Comm_free(&host);
+  for (MPI_Comm* comm : {&messages_, &sums_, &events_, &control_}) MPI_Comm_dup(MPI_COMM_WORLD, comm);
+  peer_watch_ = std::make_unique<PeerWatch>(rank_, size_);
+  if (rank_ == 0) {
+    MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
+  }
+  thread_ = std::thread([this] { serve(); });
+}
+
+// After a failure the job is ended by end_failed_process(), once the reason was printed.
+MpiProcess::~MpiProcess() {
+  if (!aborted_ && std::uncaught_exceptions() == 0) MPI_Barrier(control_);
+  stop_ = true;
+  thread_.join();
+  if (aborted_ || std::uncaught_exceptions() > 0) {
+    peer_watch_->say_goodbye();
+    (void)peer_watch_.release();  // others may still be sending to it
+    return;
+  }
+  if (incoming_request_ != MPI_REQUEST_NULL) {
+    MPI_Cancel(&incoming_request_);
+    MPI_Wait(&incoming_request_, MPI_STATUS_IGNORE);
+  }
+  peer_watch_.reset();
+  MPI_Finalize();
+}
+
+void MpiProcess::open(const Topology& topology) {
+  topology_ = topology;
+  auto engine = std::make_unique<SumEngine>(sums_, topology_, rank_);
+  const std::lock_guard lock(mutex_);
+  sum_engine_ = std::move(engine);
+}
+
+std::unique_ptr<Endpoint> MpiProcess::connect(int worker) { return std::make_unique<MpiEndpoint>(*this, worker); }
+
+void MpiProcess::show(std::function<std::string()> doing) { peer_watch_->show(std::move(doing)); }
+
+void MpiProcess::serve() {
+  while (!stop_) {
+    SumEngine* sums = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      sums = sum_engine_.get();
+    }
+    const bool busy = sums && sums->advance();
+    if (incoming_request_ != MPI_REQUEST_NULL) {
+      int complete = 0;
+      MPI_Test(&incoming_request_, &complete, MPI_STATUS_IGNORE);
+      if (complete) {
+        take_event(incoming_);
+        MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
+        continue;
+      }
+    }
+    peer_watch_->tick();
+    // Every call moves MPI's own messages forward, too: a large one needs that while its worker computes.
+    std::this_thread::sleep_for(std::chrono::microseconds(busy ? 50 : 200));
+  }
+}
+
+void MpiProcess::take_event(const Event& event) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(event);
+  changed_.notify_one();
+}
+
+void MpiProcess::tell(const Event& event) {
+  if (rank_ == 0) return take_event(event);
+  check(MPI_Send(&event, sizeof event, MPI_BYTE, 0, 0, events_), "telling process 0");
+}
+
+std::optional<Event> MpiProcess::next_event(std::chrono::milliseconds wait) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, wait, [&] { return !queue_.empty() || aborted_; });
+  if (queue_.empty()) {
+    check_abort();
+    return std::nullopt;
+  }
+  const Event event = queue_.front();
+  queue_.pop_front();
+  return event;
+}
+
+std::vector<std::string> MpiProcess::gather(const std::string& text) {
+  if (rank_ != 0) {
+    const uint64_t bytes = text.size();
+    MPI_Send(&bytes, 1, MPI_UINT64_T, 0, 1, control_);
+    for (size_t at = 0; at < text.size(); at += kLargestMessage) {
+      MPI_Send(text.data() + at, static_cast<int>(std::min(kLargestMessage, text.size() - at)), MPI_BYTE, 0, 1,
+               control_);
+    }
+    return {};
+  }
+  std::vector<std::string> texts{text};
+  for (int r = 1; r < size_; ++r) {
+    uint64_t bytes = 0;
+    MPI_Recv(&bytes, 1, MPI_UINT64_T, r, 1, control_, MPI_STATUS_IGNORE);
+    std::string& received = texts.emplace_back(bytes, '\0');
+    for (size_t at = 0; at < bytes; at += kLargestMessage) {
+      MPI_Recv(received.data() + at, static_cast<int>(std::min(kLargestMessage, bytes - at)), MPI_BYTE, r, 1, control_,
+               MPI_STATUS_IGNORE);
+    }
+  }
+  return texts;
+}
+
+std::string MpiProcess::broadcast(const std::string& text) {
+  uint64_t bytes = text.size();
+  MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, control_);
+  std::string copy = text;
+  copy.resize(bytes);
+  for (size_t at = 0; at < bytes; at += kLargestMessage) {
+    MPI_Bcast(copy.data() + at, static_cast<int>(std::min(kLargestMessage, bytes - at)), MPI_BYTE, 0, control_);
+  }
+  return copy;
+}
+
+void MpiProcess::abort() {
+  aborted_ = true;
+  const std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+std::unique_ptr<Process> make_mpi_process() { return std::make_unique<MpiProcess>(); }
+
+void end_failed_process(int exit_code) {
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, exit_code);
+}
+
+}  // namespace millrace::comm

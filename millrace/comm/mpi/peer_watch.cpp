@@ -1,0 +1,176 @@
+#include "millrace/comm/mpi/peer_watch.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+namespace millrace::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kBeat = 200ms;
+constexpr auto kSilence = 8s;
+// mpirun leaves about a second between asking processes to end and killing them.
+constexpr auto kAfterSignal = 600ms;
+constexpr auto kStale = 450ms;
+
+std::atomic<bool> asked_to_end{false};
+
+constexpr int kHostBytes = 64;
+
+std::string host_name() {
+  char name[kHostBytes] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+}  // namespace
+
+PeerWatch::PeerWatch(int rank, int size) : rank_(rank), size_(size), host_(host_name()), peers_(size) {
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
+  struct Card {
+    pid_t pid;
+    char host[kHostBytes];
+  } own{getpid(), {}};
+  std::strncpy(own.host, host_.c_str(), kHostBytes - 1);
+  std::vector<Card> cards(size);
+  MPI_Allgather(&own, sizeof own, MPI_BYTE, cards.data(), sizeof own, MPI_BYTE, comm_);
+  const auto now = Clock::now();
+  for (int r = 0; r < size; ++r) {
+    peers_[r].pid = cards[r].pid;
+    peers_[r].host = cards[r].host;
+    peers_[r].seen = now;
+    peers_[r].watched = r != rank && (rank == 0 || (r + 1) % size == rank);
+  }
+  last_tick_ = now;
+  sends_.assign(2, MPI_REQUEST_NULL);
+  MPI_Irecv(&received_, sizeof received_, MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &receive_);
+
+  struct sigaction action {};
+  action.sa_handler = [](int) { asked_to_end.store(true); };
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+PeerWatch::~PeerWatch() {
+  ::signal(SIGTERM, SIG_DFL);
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized) return;
+  MPI_Cancel(&receive_);
+  MPI_Wait(&receive_, MPI_STATUS_IGNORE);
+}
+
+void PeerWatch::show(std::function<std::string()> doing) {
+  const std::lock_guard lock(mutex_);
+  doing_ = std::move(doing);
+}
+
+void PeerWatch::tick() {
+  const auto now = Clock::now();
+  // A process that was stopped itself knows nothing of the others.
+  if (asked_to_end.load(std::memory_order_relaxed) && now - last_tick_ > kSilence / 2) _exit(1);
+  last_tick_ = now;
+  take_beats(now);
+  if (now >= next_beat_) send_beats(now);
+  look_for_silence(now);
+  if (asked_to_end.load(std::memory_order_relaxed)) look_after_signal(now);
+}
+
+void PeerWatch::send_beats(Clock::time_point now) {
+  next_beat_ = now + kBeat;
+  int complete = 0;
+  MPI_Testall(2, sends_.data(), &complete, MPI_STATUSES_IGNORE);
+  if (!complete) return;  // the last ones are still on their way: the silence speaks for itself
+  sent_.rank = rank_;
+  {
+    const std::lock_guard lock(mutex_);
+    std::strncpy(sent_.doing, doing_ ? doing_().c_str() : "starting", kTextBytes - 1);
+  }
+  const int next = (rank_ + 1) % size_;
+  if (rank_ != 0) MPI_Isend(&sent_, sizeof sent_, MPI_BYTE, 0, 0, comm_, &sends_[0]);
+  if (next != 0 && next != rank_) MPI_Isend(&sent_, sizeof sent_, MPI_BYTE, next, 0, comm_, &sends_[1]);
+}
+
+void PeerWatch::say_goodbye() {
+  Beat beat;
+  beat.rank = rank_;
+  beat.is_goodbye = true;
+  for (int r = 0; r < size_; ++r) {
+    const bool silent = peers_[r].watched && Clock::now() - peers_[r].seen > kSilence;
+    if (r == rank_ || silent) continue;
+    MPI_Send(&beat, sizeof beat, MPI_BYTE, r, 0, comm_);
+  }
+}
+
+void PeerWatch::take_beats(Clock::time_point now) {
+  for (;;) {
+    int complete = 0;
+    MPI_Test(&receive_, &complete, MPI_STATUS_IGNORE);
+    if (!complete) return;
+    peers_[received_.rank].seen = now;
+    peers_[received_.rank].doing = received_.doing;
+    reason_is_known_ |= received_.is_goodbye;
+    MPI_Irecv(&received_, sizeof received_, MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &receive_);
+  }
+}
+
+void PeerWatch::name(int rank, const std::string& what) const {
+  fmt::print(stderr, "\nmillrace: worker {} on {} {}; last: {}\n", rank, peers_[rank].host, what, peers_[rank].doing);
+  std::fflush(stderr);
+}
+
+void PeerWatch::look_for_silence(Clock::time_point now) {
+  for (int r = 0; r < size_; ++r) {
+    if (!peers_[r].watched || now - peers_[r].seen < kSilence) continue;
+    name(r,
+         fmt::format("has not answered for {} s", std::chrono::duration_cast<std::chrono::seconds>(kSilence).count()));
+    say_goodbye();
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+}
+
+bool PeerWatch::is_dead(const Peer& peer) const {
+  if (peer.host != host_) return false;
+  if (kill(peer.pid, 0) != 0) return true;
+  std::ifstream stat(fmt::format("/proc/{}/stat", peer.pid));
+  std::string text;
+  std::getline(stat, text);
+  const size_t end = text.rfind(')');
+  return end == std::string::npos || text.compare(end + 2, 1, "Z") == 0;
+}
+
+// mpirun ends all processes when one has died. Those that are left look for it for a moment, then end too.
+void PeerWatch::look_after_signal(Clock::time_point now) {
+  if (signalled_ == Clock::time_point{}) signalled_ = now;
+  if (reason_is_known_) _exit(1);
+  int lost = -1;
+  bool mine_to_tell = true;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    if (is_dead(peers_[r])) {
+      if (lost < 0) lost = r;
+    } else if (r < rank_ && peers_[r].host == host_) {
+      mine_to_tell = false;  // the first of a host speaks for it
+    }
+  }
+  if (lost >= 0) {
+    if (mine_to_tell) name(lost, "died");
+    _exit(1);
+  }
+  if (now - signalled_ < kAfterSignal) return;
+  for (int r = 0; r < size_; ++r) {
+    if (!peers_[r].watched || peers_[r].host == host_ || now - peers_[r].seen < kStale) continue;
+    if (rank_ == 0 || r == 0) name(r, "died");
+    _exit(1);
+  }
+  ::signal(SIGTERM, SIG_DFL);
+  ::raise(SIGTERM);
+}
+
+}  // namespace millrace::comm
