@@ -100,11 +100,13 @@ class Watcher {
   std::vector<double> step_ms_;
 };
 
-report::ParallelRun parallel_run(const job::Job& job, runtime::Training& training) {
+report::ParallelRun parallel_run(const job::Job& job, runtime::Training& training, bool diverged) {
   report::ParallelRun run;
   run.mode = job::find_field("parallel.mode")->write(job);
   for (const int versions : training.plan().pipeline.versions) run.weight_delay.push_back(versions - 1);
-  run.workers = training.records();
+  // Other processes have left a run that diverged, and cannot be asked.
+  const bool all_here = static_cast<int>(training.num_workers()) == training.plan().pipeline.num_workers;
+  if (!diverged || all_here) run.workers = training.records();
   return run;
 }
 
@@ -125,7 +127,7 @@ report::Summary summarise(const job::Job& job, runtime::Training& training, cons
   summary.gflops = training.step_flops() / summary.step_ms.p50 * 1e-6;
   summary.data_wait_share = result.data_wait_s / result.train_s;
   summary.peak_bytes = memory.peak(training);
-  summary.parallel = parallel_run(job, training);
+  summary.parallel = parallel_run(job, training, result.diverged);
   summary.diverged = result.diverged;
   summary.loss = result.last.loss();
   summary.accuracy = accuracy_of(result.evaluation);
@@ -187,7 +189,9 @@ void train(const TrainArguments& arguments) {
   if (process->rank() == 0) {
     train_and_report(arguments, job, *training, memory);
   } else {
+    // What process 0 asks for, in its order.
     training->run({});
+    training->records();
     training->state();
   }
 }
