@@ -100,6 +100,13 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   options.copies = {facts_.shape.slots[stage], facts_.shape.gradient_slots, pipeline.versions[stage]};
   options.replicated = pipeline.num_replicas(stage) > 1;
   options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
+  // Before anything is allocated: what is loaded ahead counts against the machine's memory too.
+  const data::LoaderOptions loaded = loader_options(
+      added,
+      training_program(added.graph, {options.microbatches, options.velocity, options.replicated, options.stage}));
+  if (loads_ahead(loaded)) {
+    options.loader_bytes = static_cast<size_t>(data::Loader::buffer_bytes(*facts_.train_data, loaded));
+  }
   added.session = std::make_unique<Session>(added.graph, backend, options);
 }
 
@@ -146,16 +153,14 @@ void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool enterin
   stage.ports.push_back(std::move(port));
 }
 
-// Opens what the stage reads of the data: images, labels, or both.
-void Worker::open_data(Stage& stage) {
+// What the stage reads of the data: images, labels, or both.
+data::LoaderOptions Worker::loader_options(const Stage& stage, const graph::Program& program) const {
   const Pipeline& pipeline = facts_.plan.pipeline;
-  Session& session = *stage.session;
-  if (!session.images() && !session.labels()) return;
   data::LoaderOptions options;
   options.batch = facts_.job.batch;
   options.seed = facts_.job.seed;
-  options.images = session.images() != nullptr;
-  options.labels = session.labels() != nullptr;
+  options.images = program.images != graph::kNone;
+  options.labels = program.labels != graph::kNone;
   const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
   if (in_turn) {
     options.first_batch = stage.replica;
@@ -166,7 +171,19 @@ void Worker::open_data(Stage& stage) {
     if (!in_turn && !takes(pipeline, stage.stage, stage.replica, m)) continue;
     options.ranges.push_back({m * pipeline.rows + stage.rows.begin, m * pipeline.rows + stage.rows.end});
   }
-  if (!facts_.train_data->one_fixed_batch() || options.ranges.size() > 1) {
+  return options;
+}
+
+bool Worker::loads_ahead(const data::LoaderOptions& options) const {
+  if (!options.images && !options.labels) return false;
+  return !facts_.train_data->one_fixed_batch() || options.ranges.size() > 1;
+}
+
+void Worker::open_data(Stage& stage) {
+  Session& session = *stage.session;
+  if (!session.images() && !session.labels()) return;
+  const data::LoaderOptions options = loader_options(stage, session.training_program());
+  if (loads_ahead(options)) {
     stage.loader = std::make_unique<data::Loader>(*facts_.train_data, options);
     return;
   }

@@ -127,6 +127,8 @@ class Worker {
 
   void add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit, const std::string& reason);
   void add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica);
+  data::LoaderOptions loader_options(const Stage& stage, const graph::Program& program) const;
+  bool loads_ahead(const data::LoaderOptions& options) const;
   void open_data(Stage& stage);
   const std::vector<Bound>& bind(const schedule::Schedule& schedule);
 
