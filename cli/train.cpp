@@ -9,10 +9,12 @@
 #include "cli/measure.h"
 #include "cli/together.h"
 #include "millrace/base/error.h"
+#include "millrace/job/fields.h"
 #include "millrace/job/reader.h"
 #include "millrace/report/progress.h"
 #include "millrace/report/run_directory.h"
 #include "millrace/report/summary.h"
+#include "millrace/report/trace.h"
 #include "millrace/report/units.h"
 #include "millrace/runtime/training.h"
 #include "millrace/state/safetensors.h"
@@ -98,7 +100,17 @@ class Watcher {
   std::vector<double> step_ms_;
 };
 
-report::Summary summarise(const job::Job& job, const runtime::Training& training, const runtime::TrainingResult& result,
+report::ParallelRun parallel_run(const job::Job& job, runtime::Training& training, bool diverged) {
+  report::ParallelRun run;
+  run.mode = job::find_field("parallel.mode")->write(job);
+  for (const int versions : training.plan().pipeline.versions) run.weight_delay.push_back(versions - 1);
+  // Other processes have left a run that diverged, and cannot be asked.
+  const bool all_here = static_cast<int>(training.num_workers()) == training.plan().pipeline.num_workers;
+  if (!diverged || all_here) run.workers = training.records();
+  return run;
+}
+
+report::Summary summarise(const job::Job& job, runtime::Training& training, const runtime::TrainingResult& result,
                           const std::vector<double>& step_ms, const MemoryMeter& memory) {
   report::Summary summary;
   summary.model = job.model.name;
@@ -115,6 +127,7 @@ report::Summary summarise(const job::Job& job, const runtime::Training& training
   summary.gflops = training.step_flops() / summary.step_ms.p50 * 1e-6;
   summary.data_wait_share = result.data_wait_s / result.train_s;
   summary.peak_bytes = memory.peak(training);
+  summary.parallel = parallel_run(job, training, result.diverged);
   summary.diverged = result.diverged;
   summary.loss = result.last.loss();
   summary.accuracy = accuracy_of(result.evaluation);
@@ -143,6 +156,7 @@ void train_and_report(const TrainArguments& arguments, const job::Job& job, runt
   fmt::print("{}: {}, {} parameters, batch {}, {}, {} planned; writing to {}\n", job.name, job.model.name,
              report::human_large(training.parameters()), job.batch, report::counted(training.total_steps(), "step"),
              report::human_bytes(static_cast<int64_t>(training.planned_bytes())), directory.path().string());
+  if (training.plan().pipeline.num_workers > 1) fmt::print("{}", plan::to_text(training.plan(), training.graph()));
   std::fflush(stdout);
 
   Watcher watcher(job, training, directory);
@@ -153,6 +167,7 @@ void train_and_report(const TrainArguments& arguments, const job::Job& job, runt
   if (!result.diverged) state::write_safetensors(directory.path() / "model.safetensors", training.state().params);
   const std::string json = report::to_json(summary).dump(2) + "\n";
   directory.write("summary.json", json);
+  directory.write("trace.json", report::chrome_trace(summary.parallel.workers));
   if (!arguments.json.empty()) report::write_file(arguments.json, json);
   if (result.diverged) {
     fail_run("{}: diverged at step {} of {}: its loss is {}; write a smaller optimizer.lr or a longer warm-up",
@@ -174,7 +189,9 @@ void train(const TrainArguments& arguments) {
   if (process->rank() == 0) {
     train_and_report(arguments, job, *training, memory);
   } else {
+    // What process 0 asks for, in its order.
     training->run({});
+    training->records();
     training->state();
   }
 }
@@ -193,7 +210,8 @@ void declare_train(CLI::App& app, Action& action) {
       ->type_name("FILE")
       ->check(not_empty("summary.json"));
   command->footer(
-      "A run directory holds job.yaml (as resolved), metrics.jsonl, model.safetensors and summary.json.\n"
+      "A run directory holds job.yaml (as resolved), metrics.jsonl, model.safetensors, summary.json and trace.json\n"
+      "(what each worker did and when, for ui.perfetto.dev).\n"
       "`millrace keys` lists every key of a job.");
   command->callback([arguments, &action] { action = [arguments] { train(*arguments); }; });
 }

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The first two mark a directory as holding a run.
-constexpr std::array kRunFiles = {"summary.json", "job.yaml", "metrics.jsonl", "model.safetensors"};
+constexpr std::array kRunFiles = {"summary.json", "job.yaml", "metrics.jsonl", "model.safetensors", "trace.json"};
 
 // "runs/x/" and "runs/x" are one directory; the parts must be real names to be created one by one.
 fs::path without_trailing_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }

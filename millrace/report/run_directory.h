@@ -1,4 +1,4 @@
-// The directory a run writes to. It holds one run: the resolved job, metrics, checkpoints and summary.json.
+// The directory a run writes to. It holds one run: the resolved job, metrics, weights, trace and summary.json.
 #pragma once
 
 #include <filesystem>

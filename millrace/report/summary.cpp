@@ -37,6 +37,7 @@ ordered_json to_json(const Summary& s) {
   json["data_wait_share"] = number(s.data_wait_share);
   json["peak_bytes"] = {
       {"planned", s.peak_bytes.planned}, {"measured", s.peak_bytes.measured}, {"process", s.peak_bytes.process}};
+  add_json(json, s.parallel);
   json["diverged"] = s.diverged;
   json["loss"] = number(s.loss);
   json["accuracy"] = {{"top1", number(s.accuracy ? std::optional(s.accuracy->top1) : std::nullopt)},
@@ -56,6 +57,7 @@ std::string render_table(const Summary& s) {
                                  human_duration(step.p90 / 1e3))});
   if (s.epoch_s) table.add({"epoch", human_duration(*s.epoch_s)});
   table.add({"waiting for data", human_percent(s.data_wait_share)});
+  add_rows(table, s.parallel, s.steps);
   table.add({"peak memory", fmt::format("{} planned, {} measured", human_bytes(s.peak_bytes.planned),
                                         human_bytes(s.peak_bytes.measured))});
   if (s.loss) table.add({"loss", human_loss(*s.loss)});
@@ -63,7 +65,8 @@ std::string render_table(const Summary& s) {
     table.add({"test accuracy",
                fmt::format("{} top-1, {} top-5", human_percent(s.accuracy->top1), human_percent(s.accuracy->top5))});
   }
-  return table.str();
+  const std::string workers = worker_table(s.parallel);
+  return workers.empty() ? table.str() : table.str() + "\n" + workers;
 }
 
 }  // namespace millrace::report

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "millrace/report/parallel_run.h"
 #include "millrace/report/percentiles.h"
 
 namespace millrace::report {
@@ -37,6 +38,7 @@ struct Summary {
   double gflops = 0;           // per second
   double data_wait_share = 0;  // of the time, waiting for data: 0 to 1
   PeakBytes peak_bytes;
+  ParallelRun parallel;
 
   bool diverged = false;             // stopped at a step whose loss is not finite
   std::optional<double> loss;        // of the last steps
@@ -46,7 +48,7 @@ struct Summary {
 // Keys as scripts rely on them; null for what was not measured, and for a loss that is not a number.
 nlohmann::ordered_json to_json(const Summary& summary);
 
-// Two columns, for people.
+// Two columns, for people; below them the workers, where there are several.
 std::string render_table(const Summary& summary);
 
 }  // namespace millrace::report

@@ -1,4 +1,4 @@
-// What a worker did and when: spans of time in memory that was set aside beforehand, and sums over all of them.
+// What a worker did and when: spans of time in memory that was set aside beforehand, and sums over those of training.
 #pragma once
 
 #include <array>
@@ -15,14 +15,14 @@ const char* name_of(Activity activity);
 struct Span {
   int64_t begin_ns = 0;  // of the steady clock
   int64_t end_ns = 0;
-  int64_t microbatch = 0;  // counted over the run; of Reduce and Step: the update
+  int64_t microbatch = 0;  // counted over the run, or over one evaluation; of Reduce and Step: the update
   int stage = 0;
   Activity activity = Activity::Forward;
 };
 
 class Timeline {
  public:
-  // Spans after the first `capacity` are only summed.
+  // Spans after the first `capacity` are not kept, only summed.
   explicit Timeline(size_t capacity) { spans_.reserve(capacity); }
 
   static int64_t now_ns() {
@@ -30,9 +30,11 @@ class Timeline {
         .count();
   }
 
-  void add(Activity activity, int stage, int64_t microbatch, int64_t begin_ns, int64_t end_ns) {
-    seconds_[static_cast<size_t>(activity)] += static_cast<double>(end_ns - begin_ns) * 1e-9;
-    if (spans_.size() < spans_.capacity()) spans_.push_back({begin_ns, end_ns, microbatch, stage, activity});
+  void keep(const Span& span) {
+    if (spans_.size() < spans_.capacity()) spans_.push_back(span);
+  }
+  void sum(const Span& span) {
+    seconds_[static_cast<size_t>(span.activity)] += static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
   }
 
   const std::vector<Span>& spans() const { return spans_; }

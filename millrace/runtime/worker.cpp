@@ -20,18 +20,9 @@ using schedule::Pipeline;
 
 namespace {
 
-constexpr size_t kTraceSpans = 1 << 16;
-
 std::string host_name() {
   char name[256] = {};
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
-}
-
-size_t find_crossing(const std::vector<graph::Crossing>& crossings, graph::ValueId value, int stage) {
-  for (size_t i = 0; i < crossings.size(); ++i) {
-    if (crossings[i].value == value && crossings[i].stage == stage) return i;
-  }
-  fail_run("value {} does not cross to stage {}", value, stage);
 }
 
 }  // namespace
@@ -54,151 +45,6 @@ const char* name_of(Activity activity) {
 int64_t RunFacts::rows_of_step(int64_t step) const {
   const auto per_epoch = static_cast<int64_t>(steps_per_epoch);
   return std::min(job.batch, train_data->size() - step % per_epoch * job.batch);
-}
-
-Worker::Worker(const RunFacts& facts, const Wiring& wiring, int index, comm::Endpoint& endpoint,
-               backend::Backend& backend, size_t memory_limit, const std::string& limit_reason)
-    : facts_(facts), index_(index), endpoint_(endpoint), window_(wiring.window()), timeline_(kTraceSpans) {
-  const Pipeline& pipeline = facts.plan.pipeline;
-  for (int s = 0; s < pipeline.num_stages(); ++s) {
-    for (int r = 0; r < pipeline.num_replicas(s); ++r) {
-      if (pipeline.stages[s][r] == index) add_stage(s, r, backend, memory_limit, limit_reason);
-    }
-  }
-  for (Stage& stage : stages_) {
-    for (int e = 0; e < static_cast<int>(pipeline.edges.size()); ++e) {
-      const schedule::Edge& edge = pipeline.edges[e];
-      if (edge.from != stage.stage && edge.to != stage.stage) continue;
-      const bool entering = edge.to == stage.stage;
-      const int other = entering ? edge.from : edge.to;
-      for (int r = 0; r < pipeline.num_replicas(other); ++r) add_port(stage, wiring, e, entering, r);
-    }
-    open_data(stage);
-  }
-}
-
-Worker::~Worker() = default;
-
-void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit,
-                       const std::string& reason) {
-  const job::Job& job = facts_.job;
-  const Pipeline& pipeline = facts_.plan.pipeline;
-  Stage& added = stages_.emplace_back();
-  added.stage = stage;
-  added.replica = replica;
-  added.rows = facts_.plan.rows(stage, replica);
-  added.graph = graph::fuse(model::build(job.model, facts_.plan.most_rows(stage), job.loss.label_smoothing));
-
-  SessionOptions options;
-  options.microbatches = pipeline.synchronous() ? pipeline.microbatches : 1;
-  options.velocity = job.optimizer.momentum > 0;
-  options.evaluates = facts_.test_data != nullptr;
-  options.seed = job.seed;
-  options.memory_limit = memory_limit;
-  options.limit_reason = reason;
-  options.stage = facts_.plan.slice(stage);
-  options.copies = {facts_.shape.slots[stage], facts_.shape.gradient_slots, pipeline.versions[stage]};
-  options.replicated = pipeline.num_replicas(stage) > 1;
-  options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
-  const data::LoaderOptions loader = loader_options(added);
-  if (loads(added, loader)) {
-    options.loader_bytes = static_cast<size_t>(data::Loader::buffer_bytes(*facts_.train_data, loader));
-  }
-  added.session = std::make_unique<Session>(added.graph, backend, options);
-}
-
-void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica) {
-  const Pipeline& pipeline = facts_.plan.pipeline;
-  const int other = entering ? pipeline.edges[edge].from : pipeline.edges[edge].to;
-  schedule::Rows shared = facts_.plan.rows(other, other_replica);
-  shared = {std::max(shared.begin, stage.rows.begin), std::min(shared.end, stage.rows.end)};
-  if (shared.size() <= 0) return;
-
-  Port port;
-  port.edge = edge;
-  port.peer = pipeline.stages[other][other_replica];
-  port.entering = entering;
-  const Session& session = *stage.session;
-  const auto& crossings = entering ? session.training_program().inputs : session.training_program().outputs;
-  const int from_replica = entering ? other_replica : stage.replica;
-  const int to_replica = entering ? stage.replica : other_replica;
-  const auto first_row = static_cast<size_t>(shared.begin - stage.rows.begin);
-  for (size_t v = 0; v < facts_.plan.edges[edge].values.size(); ++v) {
-    const size_t i = find_crossing(crossings, facts_.plan.edges[edge].values[v], other);
-    Port::Piece piece;
-    piece.activation_tag = wiring.channel(edge, v, Direction::Activation, from_replica, to_replica);
-    piece.gradient_tag = wiring.channel(edge, v, Direction::Gradient, from_replica, to_replica);
-    auto at = [&](const Wire& wire) {
-      piece.bytes = static_cast<size_t>(shared.size()) * wire.row_bytes;
-      return wire.data + first_row * wire.row_bytes;
-    };
-    for (int slot = 0; slot < session.options().copies.slots; ++slot) {
-      piece.activation.push_back(at(entering ? session.input(i, slot) : session.output(i, slot)));
-      if (!session.options().evaluates) continue;
-      constexpr auto kEvaluation = Session::Use::Evaluation;
-      piece.evaluation.push_back(
-          at(entering ? session.input(i, slot, kEvaluation) : session.output(i, slot, kEvaluation)));
-    }
-    for (int slot = 0; slot < session.options().copies.gradient_slots; ++slot) {
-      if (crossings[i].gradient == graph::kNone) continue;
-      piece.gradient.push_back(at(entering ? session.input_gradient(i, slot) : session.output_gradient(i, slot)));
-    }
-    piece.activation_ticket.resize(piece.activation.size());
-    piece.gradient_ticket.resize(piece.gradient.size());
-    port.pieces.push_back(std::move(piece));
-  }
-  stage.ports.push_back(std::move(port));
-}
-
-// What a replica of a stage loads: of each batch, or of its own batches in turn, its rows of each micro-batch.
-data::LoaderOptions Worker::loader_options(const Stage& stage) const {
-  const Pipeline& pipeline = facts_.plan.pipeline;
-  data::LoaderOptions options;
-  options.batch = facts_.job.batch;
-  options.seed = facts_.job.seed;
-  options.images = stage.stage == 0;
-  options.labels = stage.stage == facts_.loss_stage();
-  const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
-  if (in_turn) {
-    options.first_batch = stage.replica;
-    options.stride = pipeline.num_replicas(stage.stage);
-  }
-  const int parts = pipeline.synchronous() ? pipeline.microbatches : 1;
-  for (int m = 0; m < parts; ++m) {
-    if (!in_turn && !takes(pipeline, stage.stage, stage.replica, m)) continue;
-    options.ranges.push_back({m * pipeline.rows + stage.rows.begin, m * pipeline.rows + stage.rows.end});
-  }
-  return options;
-}
-
-// One batch that is the same for ever, and in one part, stays where it is read.
-bool Worker::loads(const Stage& stage, const data::LoaderOptions& options) const {
-  if (stage.stage != 0 && stage.stage != facts_.loss_stage()) return false;
-  return !facts_.train_data->one_fixed_batch() || options.ranges.size() > 1;
-}
-
-void Worker::open_data(Stage& stage) {
-  Session& session = *stage.session;
-  const data::LoaderOptions options = loader_options(stage);
-  if (loads(stage, options)) {
-    stage.loader = std::make_unique<data::Loader>(*facts_.train_data, options);
-    return;
-  }
-  std::vector<int64_t> samples(static_cast<size_t>(stage.rows.size()));
-  std::iota(samples.begin(), samples.end(), options.ranges[0].begin);
-  for (int slot = 0; slot < session.options().copies.slots; ++slot) {
-    if (!options.images && !options.labels) continue;
-    facts_.train_data->fill(samples, 0, session.images(slot), session.labels(slot));
-  }
-}
-
-size_t Worker::planned_bytes() const {
-  size_t bytes = 0;
-  for (const Stage& stage : stages_) {
-    bytes += stage.session->memory().planned_bytes;
-    if (stage.loader) bytes += static_cast<size_t>(stage.loader->bytes());
-  }
-  return bytes;
 }
 
 void Worker::load(const state::State& state) {
@@ -262,12 +108,20 @@ template <typename Body>
 void Worker::timed(Activity activity, const Stage& stage, int64_t microbatch, Body&& body) {
   const int64_t begin = Timeline::now_ns();
   body();
-  timeline_.add(activity, stage.stage, microbatch, begin, Timeline::now_ns());
+  const Span span{begin, Timeline::now_ns(), microbatch, stage.stage, activity};
+  timeline_.keep(span);
+  if (!evaluating_) timeline_.sum(span);
 }
 
 int64_t Worker::step_of(int microbatch) const {
   const Pipeline& pipeline = facts_.plan.pipeline;
   return first_step_ + (pipeline.synchronous() ? microbatch / pipeline.microbatches : microbatch);
+}
+
+int64_t Worker::number_of(int microbatch) const {
+  if (evaluating_) return microbatch;
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  return first_step_ * (pipeline.synchronous() ? pipeline.microbatches : 1) + microbatch;
 }
 
 int64_t Worker::first_row(const Stage& stage, int microbatch) const {
@@ -343,18 +197,24 @@ WorkerRecord Worker::record() const {
   record.busy_s = timeline_.busy_s();
   record.waited_s = timeline_.exposed_comm_s();
   record.data_s = timeline_.seconds(Activity::Data);
-  record.transfer_s = endpoint_.transfer_s();
+  record.transfer_s = endpoint_.transfer_s() - evaluation_transfer_s_;
   record.bytes_sent = endpoint_.bytes_sent();
+  for (size_t i = 0; i < evaluation_bytes_.size(); ++i) record.bytes_sent[i] -= evaluation_bytes_[i];
   record.spans = timeline_.spans();
   return record;
 }
 
 Metrics Worker::evaluate(const schedule::Schedule& schedule) {
   const std::vector<Bound>& list = bind(schedule);
+  const double transfer_s = endpoint_.transfer_s();
+  const std::vector<int64_t> bytes = endpoint_.bytes_sent();
   evaluating_ = true;
   for (const Bound& action : list) run(action);
   finish_messages();
   evaluating_ = false;
+  evaluation_transfer_s_ += endpoint_.transfer_s() - transfer_s;
+  evaluation_bytes_.resize(bytes.size());
+  for (size_t i = 0; i < bytes.size(); ++i) evaluation_bytes_[i] += endpoint_.bytes_sent()[i] - bytes[i];
   Metrics total;
   for (Stage& stage : stages_) total += stage.session->take_metrics();
   return total;
@@ -437,8 +297,7 @@ void Worker::take_data(Stage& stage, int microbatch, int slot) {
 void Worker::forward(Stage& stage, const Bound& action) {
   const int slot = slot_of(stage, action.microbatch);
   const int64_t rows = rows_of(stage, action.microbatch);
-  const int64_t number =
-      first_step_ * (facts_.plan.pipeline.synchronous() ? facts_.plan.pipeline.microbatches : 1) + action.microbatch;
+  const int64_t number = number_of(action.microbatch);
   timed(Activity::Send, stage, number, [&] { await_departures(stage, Direction::Activation, slot); });
   timed(Activity::Data, stage, number, [&] { take_data(stage, action.microbatch, slot); });
   if (evaluating_) {
@@ -473,8 +332,7 @@ void Worker::tell_metrics(Stage& stage, int microbatch) {
 void Worker::backward(Stage& stage, const Bound& action) {
   const int gradient_slot = gradient_slot_of(stage, action.microbatch);
   const int64_t rows = rows_of(stage, action.microbatch);
-  const int64_t number =
-      first_step_ * (facts_.plan.pipeline.synchronous() ? facts_.plan.pipeline.microbatches : 1) + action.microbatch;
+  const int64_t number = number_of(action.microbatch);
   const bool first_part = action.part == schedule::kWhole || action.part == 0;
   if (first_part) {
     timed(Activity::Send, stage, number, [&] { await_departures(stage, Direction::Gradient, gradient_slot); });
@@ -509,7 +367,7 @@ void Worker::message(Stage& stage, const Bound& action) {
   const bool activation = action.direction == Direction::Activation;
   const int slot = activation ? slot_of(stage, action.microbatch) : gradient_slot_of(stage, action.microbatch);
   const Activity activity = action.kind == Kind::Send ? Activity::Send : Activity::Receive;
-  timed(activity, stage, action.microbatch, [&] {
+  timed(activity, stage, number_of(action.microbatch), [&] {
     for (Port::Piece& piece : port.pieces) {
       if (!activation && piece.gradient.empty()) continue;
       std::byte* data = !activation   ? piece.gradient[slot]

@@ -133,6 +133,7 @@ class Worker {
   const std::vector<Bound>& bind(const schedule::Schedule& schedule);
 
   int64_t step_of(int microbatch) const;
+  int64_t number_of(int microbatch) const;  // counted over the run, or over one evaluation
   int64_t first_row(const Stage& stage, int microbatch) const;
   int64_t rows_of(const Stage& stage, int microbatch) const;
   int slot_of(const Stage& stage, int microbatch) const;
@@ -162,6 +163,9 @@ class Worker {
   std::vector<std::pair<const schedule::Schedule*, std::vector<Bound>>> lists_;
   Timeline timeline_;
   double train_s_ = 0;
+  // Part of what the endpoint counted.
+  double evaluation_transfer_s_ = 0;
+  std::vector<int64_t> evaluation_bytes_;
   std::vector<VersionUse> versions_;
 
   // Of the list that is running.

@@ -9,6 +9,7 @@
 
 namespace millrace::runtime {
 
+// Times and bytes are those of training, without evaluation.
 struct WorkerRecord {
   int worker = 0;
   std::string device;  // "0:1"
@@ -21,7 +22,7 @@ struct WorkerRecord {
   double data_s = 0;                // of that, taking and waiting for data
   double transfer_s = 0;            // messages and sums on their way, whether or not anyone waited
   std::vector<int64_t> bytes_sent;  // to each worker
-  std::vector<Span> spans;
+  std::vector<Span> spans;          // the first of the run, evaluation with them
 };
 
 std::string to_text(const WorkerRecord& record);

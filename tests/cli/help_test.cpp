@@ -27,7 +27,7 @@ TEST_F(Help, NamesEveryCommand) {
 TEST_F(Help, OfTrainNamesEveryOptionAndWhatIsWritten) {
   const std::string text = printed({"train", "--help"});
   for (const char* word : {"JOB", "--set", "KEY=VALUE", "--out", "runs/", "--overwrite", "--json", "millrace keys",
-                           "job.yaml", "metrics.jsonl", "model.safetensors", "summary.json"}) {
+                           "job.yaml", "metrics.jsonl", "model.safetensors", "summary.json", "trace.json"}) {
     EXPECT_THAT(text, HasSubstr(word));
   }
 }

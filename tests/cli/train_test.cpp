@@ -33,10 +33,10 @@ class Train : public CommandTest {
   }
 };
 
-TEST_F(Train, LeavesFourFilesAndNothingElse) {
+TEST_F(Train, LeavesFiveFilesAndNothingElse) {
   train("run");
   EXPECT_EQ(files(), (std::set<std::string>{"job.yaml", "run", "run/job.yaml", "run/metrics.jsonl",
-                                            "run/model.safetensors", "run/summary.json"}));
+                                            "run/model.safetensors", "run/summary.json", "run/trace.json"}));
 }
 
 TEST_F(Train, SummaryHoldsWhatScriptsRelyOn) {

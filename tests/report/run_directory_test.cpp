@@ -66,7 +66,9 @@ TEST_F(RunDirectoryTest, OneThatHoldsARunIsRefused) {
 
 TEST_F(RunDirectoryTest, OverwritingRemovesTheOldRunAndNothingElse) {
   const RunDirectory old = RunDirectory::create(root_ / "run");
-  for (const char* file : {"summary.json", "job.yaml", "metrics.jsonl", "notes.txt"}) old.write(file, "old");
+  for (const char* file : {"summary.json", "job.yaml", "metrics.jsonl", "trace.json", "notes.txt"}) {
+    old.write(file, "old");
+  }
   RunDirectory::create(root_ / "run", true);
   EXPECT_EQ(entries(root_ / "run"), 1);
   EXPECT_EQ(read(root_ / "run" / "notes.txt"), "old");

@@ -1,0 +1,174 @@
+// Building a worker: its sessions, its ends of the edges, and what it reads of the data.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "millrace/base/error.h"
+#include "millrace/graph/fuse.h"
+#include "millrace/model/model.h"
+#include "millrace/runtime/worker.h"
+
+namespace millrace::runtime {
+
+using schedule::Direction;
+using schedule::Pipeline;
+
+namespace {
+
+constexpr size_t kTraceSpans = 1 << 16;
+
+size_t find_crossing(const std::vector<graph::Crossing>& crossings, graph::ValueId value, int stage) {
+  for (size_t i = 0; i < crossings.size(); ++i) {
+    if (crossings[i].value == value && crossings[i].stage == stage) return i;
+  }
+  fail_run("value {} does not cross to stage {}", value, stage);
+}
+
+}  // namespace
+
+Worker::Worker(const RunFacts& facts, const Wiring& wiring, int index, comm::Endpoint& endpoint,
+               backend::Backend& backend, size_t memory_limit, const std::string& limit_reason)
+    : facts_(facts), index_(index), endpoint_(endpoint), window_(wiring.window()), timeline_(kTraceSpans) {
+  const Pipeline& pipeline = facts.plan.pipeline;
+  for (int s = 0; s < pipeline.num_stages(); ++s) {
+    for (int r = 0; r < pipeline.num_replicas(s); ++r) {
+      if (pipeline.stages[s][r] == index) add_stage(s, r, backend, memory_limit, limit_reason);
+    }
+  }
+  for (Stage& stage : stages_) {
+    for (int e = 0; e < static_cast<int>(pipeline.edges.size()); ++e) {
+      const schedule::Edge& edge = pipeline.edges[e];
+      if (edge.from != stage.stage && edge.to != stage.stage) continue;
+      const bool entering = edge.to == stage.stage;
+      const int other = entering ? edge.from : edge.to;
+      for (int r = 0; r < pipeline.num_replicas(other); ++r) add_port(stage, wiring, e, entering, r);
+    }
+    open_data(stage);
+  }
+}
+
+Worker::~Worker() = default;
+
+void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit,
+                       const std::string& reason) {
+  const job::Job& job = facts_.job;
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  Stage& added = stages_.emplace_back();
+  added.stage = stage;
+  added.replica = replica;
+  added.rows = facts_.plan.rows(stage, replica);
+  added.graph = graph::fuse(model::build(job.model, facts_.plan.most_rows(stage), job.loss.label_smoothing));
+
+  SessionOptions options;
+  options.microbatches = pipeline.synchronous() ? pipeline.microbatches : 1;
+  options.velocity = job.optimizer.momentum > 0;
+  options.evaluates = facts_.test_data != nullptr;
+  options.seed = job.seed;
+  options.memory_limit = memory_limit;
+  options.limit_reason = reason;
+  options.stage = facts_.plan.slice(stage);
+  options.copies = {facts_.shape.slots[stage], facts_.shape.gradient_slots, pipeline.versions[stage]};
+  options.replicated = pipeline.num_replicas(stage) > 1;
+  options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
+  const data::LoaderOptions loader = loader_options(added);
+  if (loads(added, loader)) {
+    options.loader_bytes = static_cast<size_t>(data::Loader::buffer_bytes(*facts_.train_data, loader));
+  }
+  added.session = std::make_unique<Session>(added.graph, backend, options);
+}
+
+void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica) {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  const int other = entering ? pipeline.edges[edge].from : pipeline.edges[edge].to;
+  schedule::Rows shared = facts_.plan.rows(other, other_replica);
+  shared = {std::max(shared.begin, stage.rows.begin), std::min(shared.end, stage.rows.end)};
+  if (shared.size() <= 0) return;
+
+  Port port;
+  port.edge = edge;
+  port.peer = pipeline.stages[other][other_replica];
+  port.entering = entering;
+  const Session& session = *stage.session;
+  const auto& crossings = entering ? session.training_program().inputs : session.training_program().outputs;
+  const int from_replica = entering ? other_replica : stage.replica;
+  const int to_replica = entering ? stage.replica : other_replica;
+  const auto first_row = static_cast<size_t>(shared.begin - stage.rows.begin);
+  for (size_t v = 0; v < facts_.plan.edges[edge].values.size(); ++v) {
+    const size_t i = find_crossing(crossings, facts_.plan.edges[edge].values[v], other);
+    Port::Piece piece;
+    piece.activation_tag = wiring.channel(edge, v, Direction::Activation, from_replica, to_replica);
+    piece.gradient_tag = wiring.channel(edge, v, Direction::Gradient, from_replica, to_replica);
+    auto at = [&](const Wire& wire) {
+      piece.bytes = static_cast<size_t>(shared.size()) * wire.row_bytes;
+      return wire.data + first_row * wire.row_bytes;
+    };
+    for (int slot = 0; slot < session.options().copies.slots; ++slot) {
+      piece.activation.push_back(at(entering ? session.input(i, slot) : session.output(i, slot)));
+      if (!session.options().evaluates) continue;
+      constexpr auto kEvaluation = Session::Use::Evaluation;
+      piece.evaluation.push_back(
+          at(entering ? session.input(i, slot, kEvaluation) : session.output(i, slot, kEvaluation)));
+    }
+    for (int slot = 0; slot < session.options().copies.gradient_slots; ++slot) {
+      if (crossings[i].gradient == graph::kNone) continue;
+      piece.gradient.push_back(at(entering ? session.input_gradient(i, slot) : session.output_gradient(i, slot)));
+    }
+    piece.activation_ticket.resize(piece.activation.size());
+    piece.gradient_ticket.resize(piece.gradient.size());
+    port.pieces.push_back(std::move(piece));
+  }
+  stage.ports.push_back(std::move(port));
+}
+
+// What a replica of a stage loads: of each batch, or of its own batches in turn, its rows of each micro-batch.
+data::LoaderOptions Worker::loader_options(const Stage& stage) const {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  data::LoaderOptions options;
+  options.batch = facts_.job.batch;
+  options.seed = facts_.job.seed;
+  options.images = stage.stage == 0;
+  options.labels = stage.stage == facts_.loss_stage();
+  const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
+  if (in_turn) {
+    options.first_batch = stage.replica;
+    options.stride = pipeline.num_replicas(stage.stage);
+  }
+  const int parts = pipeline.synchronous() ? pipeline.microbatches : 1;
+  for (int m = 0; m < parts; ++m) {
+    if (!in_turn && !takes(pipeline, stage.stage, stage.replica, m)) continue;
+    options.ranges.push_back({m * pipeline.rows + stage.rows.begin, m * pipeline.rows + stage.rows.end});
+  }
+  return options;
+}
+
+// One batch that is the same for ever, and in one part, stays where it is read.
+bool Worker::loads(const Stage& stage, const data::LoaderOptions& options) const {
+  if (stage.stage != 0 && stage.stage != facts_.loss_stage()) return false;
+  return !facts_.train_data->one_fixed_batch() || options.ranges.size() > 1;
+}
+
+void Worker::open_data(Stage& stage) {
+  Session& session = *stage.session;
+  const data::LoaderOptions options = loader_options(stage);
+  if (loads(stage, options)) {
+    stage.loader = std::make_unique<data::Loader>(*facts_.train_data, options);
+    return;
+  }
+  std::vector<int64_t> samples(static_cast<size_t>(stage.rows.size()));
+  std::iota(samples.begin(), samples.end(), options.ranges[0].begin);
+  for (int slot = 0; slot < session.options().copies.slots; ++slot) {
+    if (!options.images && !options.labels) continue;
+    facts_.train_data->fill(samples, 0, session.images(slot), session.labels(slot));
+  }
+}
+
+size_t Worker::planned_bytes() const {
+  size_t bytes = 0;
+  for (const Stage& stage : stages_) {
+    bytes += stage.session->memory().planned_bytes;
+    if (stage.loader) bytes += static_cast<size_t>(stage.loader->bytes());
+  }
+  return bytes;
+}
+
+}  // namespace millrace::runtime
