@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -47,7 +48,9 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
   graph_ = graph::fuse(model::build(job.model, job.batch / job.parallel.microbatches, job.loss.label_smoothing));
   if (!job.model.init.empty()) state::check_params(job.model.init, graph_);  // before kernels are measured
   open_data();
-  facts_.plan = plan::make_plan(job, graph_, process.size());
+  std::vector<double> op_seconds;
+  if (job.parallel.balance == job::Balance::Time) op_seconds = measure_operators(limit, on_measure);
+  facts_.plan = plan::make_plan(job, graph_, process.size(), op_seconds);
   const int workers = facts_.plan.pipeline.num_workers;
   if (process.size() != 1 && process.size() != workers) {
     fail_input("parallel.placement names {} devices and {} processes were started; start {} (mpirun -n {}) or one",
@@ -70,6 +73,45 @@ void Training::open_data() {
   facts_.steps_per_epoch = static_cast<double>(batches);
   facts_.total_steps =
       job.steps > 0 ? job.steps : static_cast<int64_t>(std::ceil(job.epochs * facts_.steps_per_epoch - 1e-9));
+}
+
+// Seconds of each operator in a step of one worker, as process 0 measures them: all processes must cut alike.
+std::vector<double> Training::measure_operators(const MachineLimit& limit, const OnMeasure& on_measure) {
+  std::vector<double> seconds(graph_.ops.size(), 0.0);
+  if (process_.rank() == 0) {
+    const int threads = thread_count(facts_.job, process_.size_on_host());
+    WorkerThread thread;
+    thread
+        .call([&] {
+          const auto backend = make_backend(facts_.job, threads, on_measure);
+          SessionOptions options;
+          options.velocity = facts_.job.optimizer.momentum > 0;
+          options.evaluates = false;
+          options.memory_limit = limit.memory_bytes;
+          options.limit_reason = limit.source;
+          Session session(graph_, *backend, options);
+          session.load(state::initial_state(graph_, facts_.job.seed));
+          std::vector<int64_t> samples(static_cast<size_t>(graph_.batch()));
+          std::iota(samples.begin(), samples.end(), 0);
+          for (int64_t& sample : samples) sample %= facts_.train_data->size();
+          facts_.train_data->fill(samples, 0, session.images(), session.labels());
+          constexpr int kSteps = 3;
+          for (int i = 0; i <= kSteps; ++i) {
+            if (i == 1) session.time_nodes(true);  // the first step warms up
+            session.train_step(0, graph_.batch(), 0.0, [&](int) { return graph_.batch(); });
+          }
+          // Updates come once a step, everything else once a micro-batch.
+          for (const NodeTime& time : session.node_times()) {
+            const bool updates = time.node->kind == graph::OpKind::SgdStep;
+            seconds[time.node->op] += time.seconds / kSteps / (updates ? facts_.job.parallel.microbatches : 1);
+          }
+        })
+        .get();
+  }
+  std::string text(reinterpret_cast<const char*>(seconds.data()), seconds.size() * sizeof(double));
+  text = process_.broadcast(text);
+  std::memcpy(seconds.data(), text.data(), text.size());
+  return seconds;
 }
 
 void Training::make_schedules() {

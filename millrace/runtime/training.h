@@ -93,6 +93,7 @@ class Training {
   };
 
   void open_data();
+  std::vector<double> measure_operators(const MachineLimit& limit, const OnMeasure& on_measure);
   void make_schedules();
   void make_workers(const MachineLimit& limit, const OnMeasure& on_measure);
   void load_parameters();

@@ -8,9 +8,7 @@
 #include <utility>
 
 #include "millrace/base/error.h"
-#include "millrace/graph/fuse.h"
 #include "millrace/job/lr_schedule.h"
-#include "millrace/model/model.h"
 
 namespace millrace::runtime {
 

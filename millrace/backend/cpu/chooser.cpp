@@ -1,6 +1,8 @@
 #include "millrace/backend/cpu/chooser.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -32,6 +34,27 @@ class TrialMemory {
  private:
   size_t bytes_;
   void* data_;
+};
+
+// Holds the lock beside a file; without a file, or where none can be made, it holds nothing.
+class FileLock {
+ public:
+  explicit FileLock(const std::string& file) {
+    if (file.empty()) return;
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(file).parent_path(), ignored);
+    descriptor_ = open((file + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+    if (descriptor_ >= 0) flock(descriptor_, LOCK_EX);
+  }
+  ~FileLock() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+  bool held() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_ = -1;
 };
 
 double run_seconds(const Task& task) {
@@ -76,6 +99,17 @@ Kernel Chooser::choose(const std::string& work, std::vector<Kernel> candidates, 
   if (const auto known = chosen_.find(question); known != chosen_.end()) {
     for (Kernel& candidate : candidates) {
       if (candidate.algorithm == known->second) return std::move(candidate);
+    }
+  }
+  // Workers that prepare at the same time measure one after another, and the later ones take over what was chosen: all
+  // replicas must compute alike.
+  const FileLock lock(file_);
+  if (lock.held()) {
+    chosen_.merge(read_choices(file_));
+    if (const auto known = chosen_.find(question); known != chosen_.end()) {
+      for (Kernel& candidate : candidates) {
+        if (candidate.algorithm == known->second) return std::move(candidate);
+      }
     }
   }
   if (on_measure_) on_measure_(work);

@@ -29,6 +29,13 @@ class MpiEndpoint : public Endpoint {
         process_(process),
         places_(2 * process.topology_.num_tags + 1) {
     for (size_t i = 0; i < places_.size(); ++i) free_.push_back(static_cast<int>(i));
+    leaving_.reserve(places_.size());
+    const std::lock_guard lock(process_.sends_mutex_);
+    process_.endpoint_ = this;
+  }
+  ~MpiEndpoint() override {
+    const std::lock_guard lock(process_.sends_mutex_);
+    process_.endpoint_ = nullptr;
   }
 
   Ticket receive(int from, int tag, void* data, size_t bytes) override {
@@ -40,28 +47,50 @@ class MpiEndpoint : public Endpoint {
 
   Ticket send(int to, int tag, const void* data, size_t bytes) override {
     const int at = take();
+    bytes_sent_[to] += static_cast<int64_t>(bytes);
+    const std::lock_guard lock(process_.sends_mutex_);
     places_[at].sends = true;
     places_[at].start = std::chrono::steady_clock::now();
-    bytes_sent_[to] += static_cast<int64_t>(bytes);
     check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, process_.messages_, &places_[at].request),
           "sending");
+    leaving_.push_back(at);
     return {at, 0};
   }
 
   bool done(const Ticket& ticket) override {
     Place& place = places_[ticket.place];
     int complete = 0;
-    check(MPI_Test(&place.request, &complete, MPI_STATUS_IGNORE), "waiting for a message");
-    if (!complete) {
+    if (place.sends) {
+      const std::lock_guard lock(process_.sends_mutex_);
+      look_after_sends();
+      complete = place.request == MPI_REQUEST_NULL ? 1 : 0;
+    } else {
+      check(MPI_Test(&place.request, &complete, MPI_STATUS_IGNORE), "waiting for a message");
+    }
+    if (complete == 0) {
       process_.check_abort();
       return false;
-    }
-    if (place.sends) {
-      transfer_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - place.start).count();
     }
     place.sends = false;
     free_.push_back(ticket.place);
     return true;
+  }
+
+  // Under sends_mutex_, from the worker's thread and the one that serves: so that a message's end is seen when it
+  // comes, not when someone waits for it.
+  void look_after_sends() {
+    for (size_t i = 0; i < leaving_.size();) {
+      Place& place = places_[leaving_[i]];
+      int complete = 0;
+      MPI_Test(&place.request, &complete, MPI_STATUS_IGNORE);
+      if (complete == 0) {
+        ++i;
+        continue;
+      }
+      transfer_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - place.start).count();
+      leaving_[i] = leaving_.back();
+      leaving_.pop_back();
+    }
   }
 
   void start_sum(int group, int bucket, std::span<float> data) override {
@@ -78,6 +107,7 @@ class MpiEndpoint : public Endpoint {
       process_.check_abort();
       return false;
     });
+    const std::lock_guard lock(process_.sends_mutex_);
     transfer_s_ += process_.sum_engine_->transfer_s() - counted_sum_s_;
     counted_sum_s_ = process_.sum_engine_->transfer_s();
   }
@@ -99,6 +129,7 @@ class MpiEndpoint : public Endpoint {
   MpiProcess& process_;
   std::vector<Place> places_;
   std::vector<int> free_;
+  std::vector<int> leaving_;  // sends under way
   double counted_sum_s_ = 0;
 };
 
@@ -158,6 +189,10 @@ void MpiProcess::serve() {
       sums = sum_engine_.get();
     }
     const bool busy = sums && sums->advance();
+    {
+      const std::lock_guard lock(sends_mutex_);
+      if (endpoint_) endpoint_->look_after_sends();
+    }
     if (incoming_request_ != MPI_REQUEST_NULL) {
       int complete = 0;
       MPI_Test(&incoming_request_, &complete, MPI_STATUS_IGNORE);

@@ -21,6 +21,8 @@
 
 namespace millrace::comm {
 
+class MpiEndpoint;
+
 class MpiProcess : public Process {
  public:
   MpiProcess();
@@ -53,6 +55,9 @@ class MpiProcess : public Process {
   Topology topology_;
   std::unique_ptr<SumEngine> sum_engine_;
   std::unique_ptr<PeerWatch> peer_watch_;
+
+  std::mutex sends_mutex_;
+  MpiEndpoint* endpoint_ = nullptr;
 
   Event incoming_;
   MPI_Request incoming_request_ = MPI_REQUEST_NULL;
