@@ -16,6 +16,7 @@
 #include "millrace/report/summary.h"
 #include "millrace/report/trace.h"
 #include "millrace/report/units.h"
+#include "millrace/runtime/replay.h"
 #include "millrace/runtime/training.h"
 #include "millrace/state/safetensors.h"
 
@@ -128,6 +129,8 @@ report::Summary summarise(const job::Job& job, runtime::Training& training, cons
   summary.data_wait_share = result.data_wait_s / result.train_s;
   summary.peak_bytes = memory.peak(training);
   summary.parallel = parallel_run(job, training, result.diverged);
+  summary.parallel.simulated_step_s =
+      runtime::replayed_step_s(training.plan(), training.shape(), summary.parallel.workers);
   summary.diverged = result.diverged;
   summary.loss = result.last.loss();
   summary.accuracy = accuracy_of(result.evaluation);

@@ -63,6 +63,9 @@ class Endpoint {
   // Time that messages and sums of this worker were on their way, whether or not it waited for them.
   double transfer_s() const { return transfer_s_; }
 
+  // What a byte of a message takes on its way, as measured so far; sums not counted.
+  double seconds_per_byte() const { return message_bytes_ > 0 ? message_s_ / message_bytes_ : 0; }
+
   // Bytes sent to each worker so far.
   const std::vector<int64_t>& bytes_sent() const { return bytes_sent_; }
 
@@ -88,6 +91,15 @@ class Endpoint {
   const int worker_;
   std::vector<int64_t> bytes_sent_;
   double transfer_s_ = 0;
+
+  void count_message(double seconds, size_t bytes) {
+    transfer_s_ += seconds;
+    message_s_ += seconds;
+    message_bytes_ += static_cast<double>(bytes);
+  }
+
+ private:
+  double message_s_ = 0, message_bytes_ = 0;
 };
 
 }  // namespace millrace::comm

@@ -64,7 +64,7 @@ std::optional<double> comm_share(const ParallelRun& run) {
 
 std::optional<double> comm_hidden_share(const ParallelRun& run) {
   const double transfer_s = sum(run, &WorkerRecord::transfer_s);
-  return share(transfer_s - sum(run, &WorkerRecord::waited_s), transfer_s);
+  return share(transfer_s - sum(run, &WorkerRecord::exposed_s), transfer_s);
 }
 
 int64_t bytes_sent(const WorkerRecord& worker) {
@@ -83,6 +83,7 @@ void add_json(ordered_json& json, const ParallelRun& run) {
   json["bubble_share"] = or_null(bubble_share(run));
   json["comm_share"] = or_null(comm_share(run));
   json["comm_hidden_share"] = or_null(comm_hidden_share(run));
+  json["simulated_step_ms"] = run.simulated_step_s ? ordered_json(*run.simulated_step_s * 1e3) : ordered_json(nullptr);
   json["bytes_sent"] = bytes_sent(run);
   json["links"] = links_json(run);
   json["workers"] = ordered_json::array();

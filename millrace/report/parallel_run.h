@@ -16,6 +16,7 @@ struct ParallelRun {
   std::string mode = "dp";
   std::vector<int> weight_delay;  // per stage: updates that a minibatch's weights are behind
   std::vector<runtime::WorkerRecord> workers;
+  std::optional<double> simulated_step_s = {};  // by the schedule and the times of its actions alone
 };
 
 // Shares are means over the workers, weighted by their training time; empty where there is no time to share.
@@ -24,8 +25,7 @@ struct ParallelRun {
 std::optional<double> bubble_share(const ParallelRun& run);
 // Of the training time, what messages and sums were on their way.
 std::optional<double> comm_share(const ParallelRun& run);
-// Of the time that messages and sums were on their way, what nobody waited for. At least that much: a wait for another
-// stage to finish cannot be told from a wait for its message.
+// Of the time that messages and sums were on their way, what nobody waited for.
 std::optional<double> comm_hidden_share(const ParallelRun& run);
 
 int64_t bytes_sent(const runtime::WorkerRecord& worker);

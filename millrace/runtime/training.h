@@ -64,6 +64,7 @@ class Training {
   size_t planned_bytes() const;  // by the workers of this process
   const graph::Graph& graph() const { return graph_; }
   const plan::Plan& plan() const { return facts_.plan; }
+  const schedule::Schedule& shape() const { return facts_.shape; }
   // Those of this process.
   size_t num_workers() const { return workers_.size(); }
   Worker& worker(size_t i) { return *workers_[i].worker; }

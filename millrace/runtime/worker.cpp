@@ -194,6 +194,7 @@ WorkerRecord Worker::record() const {
   record.train_s = train_s_;
   record.busy_s = timeline_.busy_s();
   record.waited_s = timeline_.exposed_comm_s();
+  record.exposed_s = exposed_s_ + timeline_.seconds(Activity::Reduce);
   record.data_s = timeline_.seconds(Activity::Data);
   record.transfer_s = endpoint_.transfer_s() - evaluation_transfer_s_;
   record.bytes_sent = endpoint_.bytes_sent();
@@ -375,7 +376,14 @@ void Worker::message(Stage& stage, const Bound& action) {
       const int tag = (activation ? piece.activation_tag : piece.gradient_tag) + action.microbatch % window_;
       if (action.kind == Kind::Post) ticket = endpoint_.receive(port.peer, tag, data, piece.bytes);
       if (action.kind == Kind::Send) ticket = endpoint_.send(port.peer, tag, data, piece.bytes);
-      if (action.kind == Kind::Receive) endpoint_.wait(ticket);
+      if (action.kind != Kind::Receive) continue;
+      const int64_t begin = Timeline::now_ns();
+      endpoint_.wait(ticket);
+      // The rest of the wait was for the other stage to compute.
+      const double waited_s = static_cast<double>(Timeline::now_ns() - begin) * 1e-9;
+      if (!evaluating_) {
+        exposed_s_ += std::min(waited_s, static_cast<double>(piece.bytes) * endpoint_.seconds_per_byte());
+      }
     }
   });
 }

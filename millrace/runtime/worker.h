@@ -163,6 +163,7 @@ class Worker {
   std::vector<std::pair<const schedule::Schedule*, std::vector<Bound>>> lists_;
   Timeline timeline_;
   double train_s_ = 0;
+  double exposed_s_ = 0;  // waits for messages on their way
   // Part of what the endpoint counted.
   double evaluation_transfer_s_ = 0;
   std::vector<int64_t> evaluation_bytes_;

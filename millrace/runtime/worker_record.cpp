@@ -17,6 +17,7 @@ std::string to_text(const WorkerRecord& r) {
                                {"train_s", r.train_s},
                                {"busy_s", r.busy_s},
                                {"waited_s", r.waited_s},
+                               {"exposed_s", r.exposed_s},
                                {"data_s", r.data_s},
                                {"transfer_s", r.transfer_s},
                                {"bytes_sent", r.bytes_sent},
@@ -35,6 +36,7 @@ WorkerRecord record_from_text(const std::string& text) {
   json.at("train_s").get_to(r.train_s);
   json.at("busy_s").get_to(r.busy_s);
   json.at("waited_s").get_to(r.waited_s);
+  json.at("exposed_s").get_to(r.exposed_s);
   json.at("data_s").get_to(r.data_s);
   json.at("transfer_s").get_to(r.transfer_s);
   json.at("bytes_sent").get_to(r.bytes_sent);

@@ -19,6 +19,7 @@ struct WorkerRecord {
   double train_s = 0;               // in lists of training actions
   double busy_s = 0;                // of that, in kernels
   double waited_s = 0;              // of that, waiting for messages and sums, and handing them over
+  double exposed_s = 0;             // of waiting, what messages and sums that were on their way may have caused
   double data_s = 0;                // of that, taking and waiting for data
   double transfer_s = 0;            // messages and sums on their way, whether or not anyone waited
   std::vector<int64_t> bytes_sent;  // to each worker

@@ -17,7 +17,7 @@ WorkerRecord worker(int index, std::vector<int> stages, double busy_s, std::vect
   made.planned_bytes = int64_t{3} << 20;
   made.train_s = 10;
   made.busy_s = busy_s;
-  made.waited_s = 1;
+  made.waited_s = made.exposed_s = 1;
   made.data_s = 0.5;
   made.transfer_s = 2;
   made.bytes_sent = std::move(bytes_sent);
@@ -48,7 +48,7 @@ TEST(ParallelRun, CommunicationIsHiddenWhereNobodyWaited) {
   ParallelRun run = two_workers();
   EXPECT_DOUBLE_EQ(comm_share(run).value(), 4 / 20.0);
   EXPECT_DOUBLE_EQ(comm_hidden_share(run).value(), 0.5);
-  run.workers[1].waited_s = 9;  // mostly for the other stage
+  run.workers[1].exposed_s = 9;  // mostly for the other stage
   EXPECT_EQ(comm_hidden_share(run), 0);
 }
 
@@ -69,7 +69,7 @@ TEST(ParallelRun, JsonHasTheKeysScriptsRelyOn) {
 
 TEST(ParallelRun, OneWorkerHasTheSameKeysAndSendsNothing) {
   ParallelRun run{"dp", {0}, {worker(0, {0}, 9.5, {0})}};
-  run.workers[0].transfer_s = run.workers[0].waited_s = 0;
+  run.workers[0].transfer_s = run.workers[0].exposed_s = 0;
   const json found = to_json(run);
   EXPECT_EQ(found.at("weight_delay"), json::array({0}));
   EXPECT_EQ(found.at("bubble_share"), 0);

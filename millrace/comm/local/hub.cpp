@@ -79,7 +79,7 @@ class LocalEndpoint : public Endpoint {
     if (other != 0) {
       const auto start = std::chrono::steady_clock::now();
       std::memcpy(place.to, place.from, bytes);
-      transfer_s_ += seconds_since(start);
+      count_message(seconds_since(start), bytes);
       place.sides.store(0, std::memory_order_relaxed);
       place.completions.fetch_add(1, std::memory_order_release);
     }

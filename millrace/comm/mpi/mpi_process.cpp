@@ -50,6 +50,7 @@ class MpiEndpoint : public Endpoint {
     bytes_sent_[to] += static_cast<int64_t>(bytes);
     const std::lock_guard lock(process_.sends_mutex_);
     places_[at].sends = true;
+    places_[at].bytes = bytes;
     places_[at].start = std::chrono::steady_clock::now();
     check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, process_.messages_, &places_[at].request),
           "sending");
@@ -87,7 +88,7 @@ class MpiEndpoint : public Endpoint {
         ++i;
         continue;
       }
-      transfer_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - place.start).count();
+      count_message(std::chrono::duration<double>(std::chrono::steady_clock::now() - place.start).count(), place.bytes);
       leaving_[i] = leaving_.back();
       leaving_.pop_back();
     }
@@ -116,6 +117,7 @@ class MpiEndpoint : public Endpoint {
   struct Place {
     MPI_Request request = MPI_REQUEST_NULL;
     bool sends = false;
+    size_t bytes = 0;
     std::chrono::steady_clock::time_point start;
   };
 
