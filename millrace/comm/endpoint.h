@@ -54,6 +54,12 @@ class Endpoint {
   virtual void start_sum(int group, int bucket, std::span<float> data) = 0;
   virtual void await_sum(int group, int bucket) = 0;
 
+  // Whether nothing is under way any more.
+  bool take(Ticket& ticket) {
+    if (ticket.place >= 0 && !done(ticket)) return false;
+    ticket.place = -1;
+    return true;
+  }
   void wait(Ticket& ticket) {
     if (ticket.place < 0) return;
     wait_until([&] { return done(ticket); });

@@ -179,7 +179,11 @@ void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const
     if (first_step == facts_.time_nodes_from) stage.session->time_nodes(true);
   }
   const int64_t begin = Timeline::now_ns();
-  for (const Bound& action : list) run(action);
+  if (facts_.job.parallel.static_scheduling) {
+    for (const Bound& action : list) run(action);
+  } else {
+    run_as_ready(list);
+  }
   finish_messages();
   train_s_ += static_cast<double>(Timeline::now_ns() - begin) * 1e-9;
 }

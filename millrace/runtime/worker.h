@@ -113,6 +113,7 @@ class Worker {
     int64_t rows_in_update = 0;
     Metrics metrics;
     int forwards_in_step = 0;
+    int forwards = 0, backwards = 0;  // of the list that is running, where its order may change
   };
   // An action with everything looked up.
   struct Bound {
@@ -140,6 +141,20 @@ class Worker {
   int gradient_slot_of(const Stage& stage, int microbatch) const;
   Session::Place place_of(const Stage& stage, const Bound& action) const;
   backend::StepContext context_of(const Stage& stage, int microbatch, int64_t update) const;
+
+  // A forward or backward with what belongs to it; see ready_order.cpp.
+  struct Unit {
+    int stage = 0;  // in stages_
+    bool backward = false;
+    int microbatch = 0;
+    size_t begin = 0, end = 0;  // in the list
+    size_t compute = 0;
+    bool done = false;
+  };
+  std::vector<Unit> units_of(const std::vector<Bound>& list) const;
+  bool can_run(const std::vector<Bound>& list, const Unit& unit);
+  bool has_arrived(const Bound& action);
+  void run_as_ready(const std::vector<Bound>& list);
 
   void run(const Bound& action);
   void forward(Stage& stage, const Bound& action);

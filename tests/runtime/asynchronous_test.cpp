@@ -207,6 +207,18 @@ TEST(Asynchronous, WithoutMultiBufferingTheBitsAreTheSame) {
   EXPECT_TRUE(run(job).state == buffered.state);
 }
 
+TEST(Asynchronous, AnOrderThatFollowsArrivalsGivesTheSameBits) {
+  for (const char* placement : {"0:0.0:1.0:2.0:3", "0:0-1.0:2", "0:0.0:1.0:0"}) {
+    for (Mode mode : {Mode::PipeDream, Mode::Ssp, Mode::OneFOneB, Mode::GPipe}) {
+      job::Job job = asynchronous_job(mode, placement);
+      if (mode == Mode::OneFOneB || mode == Mode::GPipe) job.parallel.microbatches = 4;
+      const RunResult in_order = run(job);
+      job.parallel.static_scheduling = false;
+      EXPECT_TRUE(run(job).state == in_order.state) << placement << ", mode " << static_cast<int>(mode);
+    }
+  }
+}
+
 TEST(Asynchronous, ReplicasThatSplitABatchFollowTheRule) {
   for (const char* placement : {"0:0-1.0:2", "0:0-2.0:3-4", "0:0-1.0:0-1", "0:0.0:1-2"}) {
     const job::Job job = asynchronous_job(Mode::Ssp, placement);
