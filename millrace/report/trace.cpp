@@ -17,13 +17,15 @@ using runtime::Activity;
 using runtime::Span;
 using runtime::WorkerRecord;
 
-constexpr int64_t kShortestWaitNs = 1'000;   // a message that was there already is no event
+constexpr int64_t kShortestWaitNs =
+    1'000;  // a message that was there already, or a step with nothing left to do, is no event
 constexpr int64_t kShortestIdleNs = 50'000;  // below: the ordinary step from one action to the next
 
 const char* category_of(Activity activity) {
   switch (activity) {
     case Activity::Forward: return "forward";
-    case Activity::Backward: return "backward";
+    case Activity::InputGrad: return "input gradient";
+    case Activity::WeightGrad: return "weight gradient";
     case Activity::Send:
     case Activity::Receive:
     case Activity::Reduce: return "communication";
@@ -38,8 +40,9 @@ const char* category_of(Activity activity) {
 bool counts_updates(Activity activity) { return activity == Activity::Reduce || activity == Activity::Step; }
 
 bool is_shown(const Span& span) {
-  const bool may_be_nothing =
-      span.activity == Activity::Send || span.activity == Activity::Receive || span.activity == Activity::Data;
+  const bool may_be_nothing = span.activity == Activity::Send || span.activity == Activity::Receive ||
+                              span.activity == Activity::Data || span.activity == Activity::WeightGrad ||
+                              span.activity == Activity::Step;
   return !may_be_nothing || span.end_ns - span.begin_ns >= kShortestWaitNs;
 }
 

@@ -40,12 +40,13 @@ std::optional<double> replayed_step_s(const plan::Plan& plan, const schedule::Sc
   for (int s = 0; s < pipeline.num_stages(); ++s) {
     const int64_t first = pipeline.synchronous() ? pipeline.microbatches : 2 * pipeline.versions[s];
     const auto forward = typical_s(records, s, Activity::Forward, first);
-    const auto backward = typical_s(records, s, Activity::Backward, first);
+    const auto input_grad = typical_s(records, s, Activity::InputGrad, first);
+    const auto weight_grad = typical_s(records, s, Activity::WeightGrad, first);
     const auto step = typical_s(records, s, Activity::Step, 1);
-    if (!forward || !backward || !step) return std::nullopt;
+    if (!forward || !weight_grad || !step) return std::nullopt;
     costs.forward_s.push_back(*forward);
-    costs.input_grad_s.push_back(*backward / 2);  // the lists keep both halves together
-    costs.weight_grad_s.push_back(*backward / 2);
+    costs.input_grad_s.push_back(input_grad.value_or(0));  // a stage of one layer on the images has none
+    costs.weight_grad_s.push_back(*weight_grad);
     costs.step_s.push_back(*step);
   }
   auto makespan = [&](int updates) {

@@ -30,6 +30,7 @@ Session::Session(const graph::Graph& graph, backend::Backend& backend, const Ses
   bind(train_, 0);
   if (evaluate_) bind(*evaluate_, 1);
   bind_buckets();
+  find_stretches();
   for (size_t i = 0; i < train_.program.nodes.size(); ++i) {
     node_times_.push_back({&train_.program.nodes[i], train_.kernels[i].algorithm, 0});
   }
@@ -197,6 +198,18 @@ void Session::bind_buckets() {
   }
 }
 
+void Session::find_stretches() {
+  const Program& program = train_.program;
+  auto ends_bucket = [&](size_t node) {
+    return std::any_of(buckets_.begin(), buckets_.end(), [&](const BoundBucket& bucket) { return bucket.end == node; });
+  };
+  for (size_t i = program.first_backward; i < program.first_update; ++i) {
+    const graph::Pass pass = program.nodes[i].pass;
+    if (stretches_.empty() || stretches_.back().pass != pass || ends_bucket(i)) stretches_.push_back({i, i, pass});
+    stretches_.back().end = i + 1;
+  }
+}
+
 void Session::load(const state::State& state) {
   updates_ = 0;
   const Program& program = train_.program;
@@ -251,12 +264,6 @@ void Session::run(const Prepared& prepared, size_t begin, size_t end, const Plac
 
 void Session::forward(const Place& place, const StepContext& context) {
   run(train_, 0, train_.program.first_backward, place, context);
-}
-
-void Session::backward(int bucket, const Place& place, const StepContext& context) {
-  const bool whole = bucket == kWhole;
-  const size_t begin = whole || bucket == 0 ? train_.program.first_backward : buckets_[bucket - 1].end;
-  run(train_, begin, whole ? train_.program.first_update : buckets_[bucket].end, place, context);
 }
 
 void Session::update(int bucket, int64_t update, const StepContext& context) {

@@ -101,7 +101,21 @@ class Session {
   };
   static constexpr int kWhole = -1;
   void forward(const Place& place, const backend::StepContext& context);
-  void backward(int bucket, const Place& place, const backend::StepContext& context);  // all, or up to a bucket's end
+  // All of it, or up to a bucket's end. `after(pass)` is called after each stretch of nodes of one pass.
+  template <typename After>
+  void backward(int bucket, const Place& place, const backend::StepContext& context, After&& after) {
+    const bool whole = bucket == kWhole;
+    const size_t begin = whole || bucket == 0 ? train_.program.first_backward : buckets_[bucket - 1].end;
+    const size_t end = whole ? train_.program.first_update : buckets_[bucket].end;
+    for (const Stretch& stretch : stretches_) {
+      if (stretch.begin < begin || stretch.begin >= end) continue;
+      run(train_, stretch.begin, stretch.end, place, context);
+      after(stretch.pass);
+    }
+  }
+  void backward(int bucket, const Place& place, const backend::StepContext& context) {
+    backward(bucket, place, context, [](graph::Pass) {});
+  }
   void update(int bucket, int64_t update, const backend::StepContext& context);
   void evaluate(int slot, int64_t rows);
   Metrics take_metrics();
@@ -150,6 +164,12 @@ class Session {
     std::span<float> memory;
   };
 
+  // Nodes of one pass that follow each other in backward; none goes past the end of a bucket.
+  struct Stretch {
+    size_t begin = 0, end = 0;
+    graph::Pass pass{};
+  };
+
   Prepared prepare(graph::Program program);
   void check_limit(const Prepared& prepared, const std::vector<size_t>& scratch) const;
   MemoryPlan plan(const graph::Program& program, const std::vector<size_t>& bytes,
@@ -157,6 +177,7 @@ class Session {
   void allocate();
   void bind(Prepared& prepared, size_t index);
   void bind_buckets();
+  void find_stretches();
   void* address(size_t program, graph::BufferId id, const Copy& copy) const;
   void* find(graph::BufferId id, const Copy& copy) const { return id == graph::kNone ? nullptr : address(0, id, copy); }
   const graph::Program& program(Use use) const { return use == Use::Training ? train_.program : evaluate_->program; }
@@ -173,6 +194,7 @@ class Session {
   MemoryReport memory_;
   std::byte* memory_block_ = nullptr;
   std::vector<BoundBucket> buckets_;
+  std::vector<Stretch> stretches_;
   std::span<float> statistics_;
   double* metrics_ = nullptr;
   int64_t updates_ = 0;

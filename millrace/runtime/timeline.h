@@ -9,7 +9,7 @@
 
 namespace millrace::runtime {
 
-enum class Activity : uint8_t { Forward, Backward, Send, Receive, Reduce, Step, Data, Evaluate, kCount };
+enum class Activity : uint8_t { Forward, InputGrad, WeightGrad, Send, Receive, Reduce, Step, Data, Evaluate, kCount };
 const char* name_of(Activity activity);
 
 struct Span {
@@ -39,8 +39,11 @@ class Timeline {
 
   const std::vector<Span>& spans() const { return spans_; }
   double seconds(Activity activity) const { return seconds_[static_cast<size_t>(activity)]; }
-  // In kernels: forward, backward and updates.
-  double busy_s() const { return seconds(Activity::Forward) + seconds(Activity::Backward) + seconds(Activity::Step); }
+  // In kernels: forward, both gradients and updates.
+  double busy_s() const {
+    return seconds(Activity::Forward) + seconds(Activity::InputGrad) + seconds(Activity::WeightGrad) +
+           seconds(Activity::Step);
+  }
   // Waiting for messages and sums, and handing them over.
   double exposed_comm_s() const {
     return seconds(Activity::Send) + seconds(Activity::Receive) + seconds(Activity::Reduce);

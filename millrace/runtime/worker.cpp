@@ -28,7 +28,8 @@ std::string host_name() {
 const char* name_of(Activity activity) {
   switch (activity) {
     case Activity::Forward: return "F";
-    case Activity::Backward: return "B";
+    case Activity::InputGrad: return "I";
+    case Activity::WeightGrad: return "W";
     case Activity::Send: return "send";
     case Activity::Receive: return "receive";
     case Activity::Reduce: return "reduce";
@@ -345,12 +346,24 @@ void Worker::backward(Stage& stage, const Bound& action) {
     }
   }
   const Session::Place place = place_of(stage, action);
-  timed(Activity::Backward, stage, number, [&] {
-    if (rows > 0) {
-      stage.session->backward(action.part, place, context_of(stage, action.microbatch, place.update));
-      return;
-    }
-    // Nothing but padding: no gradient goes back, and none is added.
+  if (rows > 0) {
+    int64_t begin = Timeline::now_ns();
+    auto after = [&](graph::Pass pass) {
+      const int64_t end = Timeline::now_ns();
+      const bool updates = pass == graph::Pass::Update;  // as early as its gradient is complete
+      const Activity activity = updates                           ? Activity::Step
+                                : pass == graph::Pass::WeightGrad ? Activity::WeightGrad
+                                                                  : Activity::InputGrad;
+      const Span span{begin, end, updates ? place.update : number, stage.stage, activity};
+      timeline_.keep(span);
+      timeline_.sum(span);
+      begin = end;
+    };
+    stage.session->backward(action.part, place, context_of(stage, action.microbatch, place.update), after);
+    return;
+  }
+  // Nothing but padding: no gradient goes back, and none is added.
+  timed(Activity::InputGrad, stage, number, [&] {
     for (Port& port : stage.ports) {
       for (Port::Piece& piece : port.pieces) {
         if (port.entering && !piece.gradient.empty()) std::memset(piece.gradient[gradient_slot], 0, piece.bytes);

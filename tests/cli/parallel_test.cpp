@@ -82,8 +82,9 @@ TEST_F(Parallel, TraceHasATrackPerWorker) {
   ASSERT_EQ(counts.size(), 2u);
   for (auto& [track, of] : counts) {
     EXPECT_EQ(of["F"], 4 * 4);
-    EXPECT_EQ(of["B"], 4 * 4);
-    EXPECT_EQ(of["step"], 4);
+    EXPECT_GE(of["I"], 4 * 4);
+    EXPECT_GE(of["W"], 4 * 4);
+    EXPECT_GE(of["step"], 1);
     EXPECT_GT(of["evaluate"], 0);
   }
 }

@@ -52,21 +52,21 @@ TEST(Trace, OfNothingIsStillATrace) {
 
 TEST(Trace, EachSpanIsOneEventInMicrosecondsFromTheFirst) {
   const auto found = events({record(0, {0}, {span(Activity::Forward, 5, 25, 0, 7)}),
-                             record(1, {1}, {span(Activity::Backward, 2, 12, 1, 3)})});
+                             record(1, {1}, {span(Activity::InputGrad, 2, 12, 1, 3)})});
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].at("name"), "F");
   EXPECT_EQ(found[0].at("cat"), "forward");
   EXPECT_EQ(found[0].at("ts"), 3);
   EXPECT_EQ(found[0].at("dur"), 20);
   EXPECT_EQ(found[0].at("args"), (json{{"stage", 0}, {"micro-batch", 7}}));
-  EXPECT_EQ(found[1].at("name"), "B");
-  EXPECT_EQ(found[1].at("cat"), "backward");
+  EXPECT_EQ(found[1].at("name"), "I");
+  EXPECT_EQ(found[1].at("cat"), "input gradient");
   EXPECT_EQ(found[1].at("ts"), 0);
   EXPECT_EQ(found[1].at("args"), (json{{"stage", 1}, {"micro-batch", 3}}));
 }
 
 TEST(Trace, NanosecondsAreKept) {
-  WorkerRecord worker = record(0, {0}, {span(Activity::Forward, 0, 1), span(Activity::Backward, 1, 2)});
+  WorkerRecord worker = record(0, {0}, {span(Activity::Forward, 0, 1), span(Activity::InputGrad, 1, 2)});
   worker.spans[1].begin_ns += 7;
   EXPECT_NE(chrome_trace(std::vector{worker}).find("\"ts\":1.007,\"dur\":0.993,"), std::string::npos);
 }
@@ -106,7 +106,7 @@ TEST(Trace, HostsShareNoClock) {
 
 TEST(Trace, LongGapsAreIdleAndShortOnesAreNothing) {
   const auto found = events({record(
-      0, {0}, {span(Activity::Forward, 0, 10), span(Activity::Forward, 59, 70), span(Activity::Backward, 120, 130)})});
+      0, {0}, {span(Activity::Forward, 0, 10), span(Activity::Forward, 59, 70), span(Activity::InputGrad, 120, 130)})});
   ASSERT_EQ(found.size(), 4u);
   EXPECT_EQ(found[2].at("name"), "idle");
   EXPECT_EQ(found[2].at("ts"), 70);
@@ -121,10 +121,10 @@ TEST(Trace, WaitingForAMessageIsNotIdle) {
 TEST(Trace, WhatTookNoTimeIsLeftOut) {
   std::vector<Span> spans;
   for (const Activity activity : {Activity::Send, Activity::Receive, Activity::Data, Activity::Reduce, Activity::Step,
-                                  Activity::Evaluate, Activity::Forward, Activity::Backward}) {
+                                  Activity::Evaluate, Activity::Forward, Activity::InputGrad}) {
     spans.push_back(span(activity, 3, 3));
   }
-  EXPECT_EQ(names({record(0, {0}, spans)}), (std::vector<std::string>{"reduce", "step", "evaluate", "F", "B"}));
+  EXPECT_EQ(names({record(0, {0}, spans)}), (std::vector<std::string>{"reduce", "evaluate", "F", "I"}));
   EXPECT_EQ(names({record(0, {0}, {span(Activity::Send, 0, 1)})}), (std::vector<std::string>{"send"}));
 }
 
