@@ -1,0 +1,49 @@
+// A cluster as data: devices, and what a byte takes between any two of them. Read from cluster.yaml (clusters/ has
+// some), or measured here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millrace/job/placement.h"
+
+namespace millrace::plan {
+
+struct Device {
+  job::DeviceId id;
+  std::string kind;
+  int64_t memory_bytes = 0;
+  double speed = 1;  // relative to the device that was profiled
+  bool operator==(const Device&) const = default;
+};
+
+// Devices below it share the link: to one another through it, and out of the group through the next level's.
+struct Level {
+  std::string name;        // "pcie switch", "socket", "node", "network"
+  int group = 1;           // members (devices or groups of the level below) that one of its groups has
+  double bytes_per_s = 0;  // in each direction, of one member's link into the group
+  double latency_s = 0;
+  bool shared = false;  // one link for all members of a group instead of one each
+  bool operator==(const Level&) const = default;
+};
+
+struct Cluster {
+  std::string name;
+  std::vector<Device> devices;  // in order of node and device
+  std::vector<Level> levels;    // innermost first; the product of their groups is the number of devices
+  bool operator==(const Cluster&) const = default;
+
+  // The outermost level that a message between two devices passes: 0 is the innermost.
+  int level_between(int a, int b) const;
+  // The narrowest bandwidth and the whole latency on the way.
+  double bytes_per_s(int a, int b) const;
+  double latency_s(int a, int b) const;
+};
+
+// Every mistake is one std::invalid_argument line that names the file and line.
+Cluster read_cluster(const std::string& path);
+Cluster parse_cluster(const std::string& yaml_text, const std::string& file_name);
+std::string to_yaml(const Cluster& cluster);
+
+}  // namespace millrace::plan

@@ -1,0 +1,55 @@
+// What a model's operators cost on one device: the input of the planner. Measured by `millrace profile`, or read from
+// PipeDream's graph.txt. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace millrace::profile {
+
+// Seconds of one pass: the median of several runs, and how far the middle half of them lies apart.
+struct Seconds {
+  double median = 0;
+  double spread = 0;
+  bool operator==(const Seconds&) const = default;
+};
+
+struct Operator {
+  std::string name;
+  std::string kind;
+  Seconds forward, input_grad, weight_grad, update;
+  int64_t output_bytes = 0;     // of the value it makes, as it would be sent
+  int64_t kept_bytes = 0;       // what forward leaves for backward, its output included if it is kept
+  int64_t param_bytes = 0;      // trainable
+  int64_t workspace_bytes = 0;  // the most of any pass
+  std::string algorithm;        // of forward, input and weight gradient: "winograd direct direct"
+  bool operator==(const Operator&) const = default;
+};
+
+// The output of operator `from` is read by operator `to`; both count in topological order, from < to.
+struct Edge {
+  int from = 0;
+  int to = 0;
+  bool operator==(const Edge&) const = default;
+};
+
+struct Profile {
+  std::string model;
+  std::string device;  // what it was measured on
+  int64_t rows = 0;    // samples of the micro-batch that was measured
+  std::vector<Operator> operators;
+  std::vector<Edge> edges;
+  double step_s = 0;  // a whole step of one micro-batch, measured without instruments; 0: unknown
+  bool operator==(const Profile&) const = default;
+};
+
+// profile.json
+std::string to_json(const Profile& profile);
+Profile parse_profile(const std::string& text, const std::string& file_name);
+
+// PipeDream's graph.txt. Compute times are milliseconds of forward and of backward, which is taken as half input and
+// half weight gradient; operators are put in topological order. A cycle, a missing node or an empty file is refused.
+Profile parse_pipedream_graph(const std::string& text, const std::string& file_name);
+
+}  // namespace millrace::profile
