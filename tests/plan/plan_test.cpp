@@ -21,7 +21,8 @@ using testing::ThrowsMessage;
 class StageFile {
  public:
   explicit StageFile(const std::string& modules, const std::string& ranks) {
-    std::ofstream(path_) << R"({"module_to_stage_map": [)" << modules << R"(], "stage_to_rank_map": {)" << ranks << "}}";
+    std::ofstream(path_) << R"({"module_to_stage_map": [)" << modules << R"(], "stage_to_rank_map": {)" << ranks
+                         << "}}";
   }
   ~StageFile() { std::remove(path_.c_str()); }
   const std::string& path() const { return path_; }
