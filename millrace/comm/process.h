@@ -33,7 +33,7 @@ class Process {
   // One endpoint per worker of this process.
   virtual std::unique_ptr<Endpoint> connect(int worker) = 0;
 
-  virtual void tell(const Event& event) = 0;
+  virtual void tell(const Event& event) = 0;  // throws Aborted: a worker that waits for nobody learns it here
   // On process 0: the next event, or nothing after the wait. Throws Aborted.
   virtual std::optional<Event> next_event(std::chrono::milliseconds wait) = 0;
 

@@ -302,6 +302,7 @@ TrainingResult Training::run(const Observer& observer) {
       watch(observer, result);
       if (result.diverged) process_.abort();
     } catch (...) {
+      process_.abort();
       keep_first();
     }
   }

@@ -181,6 +181,7 @@ void PeerWatch::look_after_signal(Clock::time_point now) {
     if (rank_ == 0 || r == 0) name(r, "died");
     _exit(1);
   }
+  say_goodbye();  // nobody was lost, and this process is not either
   ::signal(SIGTERM, SIG_DFL);
   ::raise(SIGTERM);
 }
