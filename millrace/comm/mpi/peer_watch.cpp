@@ -153,7 +153,8 @@ bool PeerWatch::is_dead(const Peer& peer) const {
   return end == std::string::npos || text.compare(end + 2, 1, "Z") == 0;
 }
 
-// mpirun ends all processes when one has died. Those that are left look for it for a moment, then end too.
+// mpirun ends all processes when one has died. Those that are left look for it for a moment, then end too. Since mpirun
+// kills the rest at once when one more ends, all wait for the one that tells.
 void PeerWatch::look_after_signal(Clock::time_point now) {
   if (signalled_ == Clock::time_point{}) signalled_ = now;
   if (reason_is_known_) _exit(1);
@@ -167,9 +168,9 @@ void PeerWatch::look_after_signal(Clock::time_point now) {
       mine_to_tell = false;  // the first of a host speaks for it
     }
   }
-  if (lost >= 0) {
+  if (lost >= 0 && mine_to_tell) {
     take_beats(now);  // one that has ended by now may have told all, and is not the one that was lost
-    if (mine_to_tell && !reason_is_known_) {
+    if (!reason_is_known_) {
       name(lost, "died");
       say_goodbye();
     }
