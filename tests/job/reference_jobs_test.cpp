@@ -70,10 +70,8 @@ std::string text_of(const Experiment& experiment) {
 
 // As it is, or in fp32 until fp16 is built.
 Job read(const Experiment& experiment) {
-  std::string text = text_of(experiment);
-  const std::string fp16 = "precision: fp16";
-  if (experiment.precision == kFp16) text.replace(text.find(fp16), fp16.size(), "precision: fp32");
-  return parse_job(text, path_of(experiment), {});
+  return read_job(path_of(experiment), experiment.precision == kFp16 ? std::vector<std::string>{"precision=fp32"}
+                                                                     : std::vector<std::string>());
 }
 
 TEST(ReferenceJobs, EveryExperimentHasItsFileAndNoOtherIsThere) {
