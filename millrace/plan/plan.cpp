@@ -31,6 +31,9 @@ std::vector<int> cut(const job::Parallel& parallel, const graph::Graph& graph, c
   const std::vector<double> weights = balance == job::Balance::Operators ? operator_weights(graph)
                                       : balance == job::Balance::Flops   ? flop_weights(graph)
                                                                          : op_seconds;
+  if (weights.empty()) {
+    fail_input("parallel.balance: time is measured when a job runs; to plan without, write parallel.balance: flops");
+  }
   if (weights.size() != graph.ops.size()) fail_run("{} costs for {} operators", weights.size(), graph.ops.size());
   if (!parallel.stage_weights.empty()) return cut_by_shares(weights, job::parse_stage_weights(parallel.stage_weights));
   std::vector<double> replicas;
@@ -70,6 +73,10 @@ void check_learns(const graph::Graph& graph, const Plan& plan) {
 }
 
 }  // namespace
+
+bool needs_op_seconds(const job::Parallel& parallel) {
+  return parallel.balance == job::Balance::Time && parallel.cuts.empty() && job::placed_stages(parallel).size() > 1;
+}
 
 schedule::Rows Plan::rows(int stage, int replica) const {
   if (pipeline.replicas == Replicas::RoundRobin) return {0, pipeline.rows};

@@ -13,6 +13,7 @@
 #include "millrace/graph/fuse.h"
 #include "millrace/job/lr_schedule.h"
 #include "millrace/model/model.h"
+#include "millrace/runtime/op_times.h"
 #include "millrace/schedule/prover.h"
 #include "millrace/state/safetensors.h"
 
@@ -47,7 +48,12 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
   graph_ = graph::fuse(model::build(job.model, job.batch / job.parallel.microbatches, job.loss.label_smoothing));
   if (!job.model.init.empty()) state::check_params(job.model.init, graph_);  // before kernels are measured
   open_data();
-  facts_.plan = plan::make_plan(job, graph_, process.size());
+  std::vector<double> op_seconds;
+  if (plan::needs_op_seconds(job.parallel)) {
+    op_seconds = measure_op_seconds_together(process, job, graph_, thread_count(job), limit.memory_bytes, limit.source,
+                                             on_measure);
+  }
+  facts_.plan = plan::make_plan(job, graph_, process.size(), op_seconds);
   const int workers = facts_.plan.pipeline.num_workers;
   if (process.size() != 1 && process.size() != workers) {
     fail_input("parallel.placement names {} devices and {} processes were started; start {} (mpirun -n {}) or one",
