@@ -108,6 +108,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (!comm::is_first_process()) throw SilentExit();
     return app.exit(error) == 0 ? 0 : 2;
   }
   end_line_on_interrupt();
@@ -127,8 +128,8 @@ int main(int argc, char** argv) {
   };
   try {
     return millrace::cli::run(argc, argv);
-  } catch (const millrace::cli::SilentExit& exit) {
-    return exit.code;
+  } catch (const millrace::cli::SilentExit&) {
+    return 0;
   } catch (const std::invalid_argument& error) {
     return fail(2, error.what());
   } catch (const std::bad_alloc&) {

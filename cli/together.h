@@ -11,10 +11,9 @@
 
 namespace millrace::cli {
 
-// Thrown where process 0 has said everything.
-struct SilentExit {
-  int code = 1;
-};
+// Thrown where process 0 says everything. The others end as if all were well: mpirun ends what is left of a job as soon
+// as one process fails, and process 0 is to have its word first. Its exit code is the job's.
+struct SilentExit {};
 
 // Every process does `work`. If it fails on any, all of them end here, and process 0 says why.
 template <typename Work>
@@ -35,7 +34,7 @@ void together(std::unique_ptr<comm::Process>& process, Work&& work) {
   if (first.empty()) return;
   const bool speaks = process->rank() == 0;
   process.reset();
-  if (!speaks) throw SilentExit{first[0] - '0'};
+  if (!speaks) throw SilentExit{};
   if (first[0] == '2') throw std::invalid_argument(first.substr(1));
   throw std::runtime_error(first.substr(1));
 }

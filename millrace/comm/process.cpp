@@ -1,6 +1,7 @@
 #include "millrace/comm/process.h"
 
 #include <cstdlib>
+#include <string_view>
 
 namespace millrace::comm {
 
@@ -9,6 +10,13 @@ bool is_started_by_mpi() {
     if (std::getenv(name)) return true;
   }
   return false;
+}
+
+bool is_first_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  }
+  return true;
 }
 
 std::unique_ptr<Process> make_process() { return is_started_by_mpi() ? make_mpi_process() : make_local_process(); }

@@ -33,7 +33,7 @@ class Process {
   // One endpoint per worker of this process.
   virtual std::unique_ptr<Endpoint> connect(int worker) = 0;
 
-  virtual void tell(const Event& event) = 0;
+  virtual void tell(const Event& event) = 0;  // throws Aborted: a worker that waits for nobody learns it here
   // On process 0: the next event, or nothing after the wait. Throws Aborted.
   virtual std::optional<Event> next_event(std::chrono::milliseconds wait) = 0;
 
@@ -52,6 +52,9 @@ class Process {
 std::unique_ptr<Process> make_process();
 std::unique_ptr<Process> make_local_process();
 std::unique_ptr<Process> make_mpi_process();
+
+// Whether this is process 0, or the only one; known before anything is set up.
+bool is_first_process();
 
 // The last call before a process exits with a failure that others do not know of: ends them too.
 void end_failed_process(int exit_code);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -64,7 +65,9 @@ std::vector<YAML::Mark> first_document_starts(const std::string& text) {
 
 class DocumentReader {
  public:
-  DocumentReader(std::string file_name, Job& job) : file_name_(std::move(file_name)), job_(job) {}
+  // What is written under a key in `replaced` is not looked at: --set says something else.
+  DocumentReader(std::string file_name, Job& job, std::set<std::string> replaced)
+      : file_name_(std::move(file_name)), job_(job), replaced_(std::move(replaced)) {}
 
   void read(const std::string& text) {
     YAML::Node document;
@@ -126,7 +129,7 @@ class DocumentReader {
       items.push_back(item.Scalar());
     }
     const std::string text = value.IsSequence() ? fmt::format("{}", fmt::join(items, ",")) : value.Scalar();
-    assign(job_, field, text, place(mark), ": ");
+    if (!replaced_.contains(field.key)) assign(job_, field, text, place(mark), ": ");
   }
 
   // Names the first full path below the unknown key, for that is what its neighbours are compared by. Anchors can
@@ -143,15 +146,20 @@ class DocumentReader {
 
   std::string file_name_;
   Job& job_;
+  const std::set<std::string> replaced_;
   std::map<std::string, int> first_line_;
 };
+
+std::string key_of(const std::string& set) {
+  return std::string(trimmed(std::string_view(set).substr(0, set.find('='))));
+}
 
 void apply_set(Job& job, const std::string& set) {
   const std::string shown = in_quotes(set);
   const std::string where = "--set " + shown.substr(1, shown.size() - 2);
   const size_t equals = set.find('=');
   if (equals == std::string::npos) fail_input("{}: write --set key=value, e.g. --set batch=32", where);
-  const std::string key(trimmed(std::string_view(set).substr(0, equals)));
+  const std::string key = key_of(set);
   if (const Field* field = find_field(key)) {
     assign(job, *field, std::string_view(set).substr(equals + 1), where, "=");
   } else if (is_section(key)) {
@@ -184,7 +192,9 @@ std::string shown_value(const Field& field, const Job& job) {
 Job parse_job(const std::string& yaml_text, const std::string& file_name, const std::vector<std::string>& sets) {
   Job job;
   if (yaml_text.find('\0') != std::string::npos) fail_input("{}: not a text file; a job is written in YAML", file_name);
-  DocumentReader(file_name, job).read(yaml_text);
+  std::set<std::string> replaced;
+  for (const std::string& set : sets) replaced.insert(key_of(set));
+  DocumentReader(file_name, job, replaced).read(yaml_text);
   for (const std::string& set : sets) apply_set(job, set);
   if (job.name.empty()) job.name = std::filesystem::path(file_name).stem().string();
   validate(job, file_name);

@@ -2,7 +2,8 @@
 //
 //   {"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1, 2], "1": [3]}}
 //
-// Module i of the model belongs to stage module_to_stage_map[i]; rank r is device 0:r.
+// Module i of the model belongs to stage module_to_stage_map[i]; rank r is device 0:r. Which modules are meant is
+// found by their number: plan/partition.h.
 #pragma once
 
 #include <string>

@@ -141,14 +141,26 @@ std::vector<int> cut_by_names(const Graph& graph, const std::vector<std::string>
   return first;
 }
 
+bool has_generated_modules(const Graph& graph, const std::vector<int>& module_to_stage) {
+  const std::vector<double> operators = operator_weights(graph);
+  const size_t num_operators = static_cast<size_t>(std::accumulate(operators.begin(), operators.end(), 0.0));
+  if (module_to_stage.size() == num_operators) return false;
+  const int last = module_to_stage.back();
+  if (last == 0) return true;
+  // Stages neither fall nor are left out, so that the last two entries tell all.
+  const size_t num_entries = module_to_stage.size();
+  return num_entries == static_cast<size_t>(last) + 2 && module_to_stage[num_entries - 2] == last;
+}
+
 std::vector<int> cut_by_modules(const Graph& graph, const std::vector<int>& module_to_stage) {
   const std::vector<double> sums = running_sums(operator_weights(graph));
   const auto num_modules = static_cast<size_t>(sums.back());
   if (module_to_stage.size() != num_modules) {
+    const int num_stages = module_to_stage.back() + 1;
     fail_input(
-        "parallel.stage_file: module_to_stage_map has {} modules and {} has {} operators, loss included; write one "
-        "stage for each, or parallel.placement and parallel.cuts instead",
-        module_to_stage.size(), graph.name, num_modules);
+        "parallel.stage_file: module_to_stage_map has {} entries for {} stages; write {}, one for each operator of {} "
+        "with its loss, or {}, one for each stage and one for the loss",
+        module_to_stage.size(), num_stages, num_modules, graph.name, num_stages + 1);
   }
   // The last operator is the loss, which stands for itself alone: no stage is lost behind it.
   std::vector<int> first;

@@ -26,8 +26,13 @@ std::vector<int> balanced_cut(std::span<const double> op_weights, std::span<cons
 // ...), whose first is meant.
 std::vector<int> cut_by_names(const graph::Graph& graph, const std::vector<std::string>& cuts);
 
-// The stage of each of the model's own operators in order, as in PipeDream's stage files. A fused operator belongs to
-// the stage of its first part.
+// Whether the entries of PipeDream's module_to_stage_map stand for the modules its own generator made, one for each
+// stage and one for the loss ([0, 1, 1] for two stages), and not for this model's operators. Such a file says where
+// stages run, not where the model is cut. With one stage ([0, 0, 0]) there is nothing to cut.
+bool has_generated_modules(const graph::Graph& graph, const std::vector<int>& module_to_stage);
+
+// The stage of each of the model's own operators in order, as a PipeDream stage file may give it. A fused operator
+// belongs to the stage of its first part.
 std::vector<int> cut_by_modules(const graph::Graph& graph, const std::vector<int>& module_to_stage);
 
 }  // namespace millrace::plan

@@ -19,19 +19,26 @@ using schedule::Pipeline;
 
 std::vector<int> cut(const job::Parallel& parallel, const graph::Graph& graph, const job::Placement& placement,
                      const std::vector<double>& op_seconds) {
+  job::Balance balance = parallel.balance;
   if (!parallel.stage_file.empty()) {
-    return cut_by_modules(graph, job::read_stage_file(parallel.stage_file).module_to_stage);
+    const std::vector<int> modules = job::read_stage_file(parallel.stage_file).module_to_stage;
+    if (!has_generated_modules(graph, modules)) return cut_by_modules(graph, modules);
+    // PipeDream cuts by cost, never by the number of operators.
+    if (balance == job::Balance::Operators) balance = job::Balance::Flops;
   }
   if (!parallel.cuts.empty()) return cut_by_names(graph, parallel.cuts);
   if (placement.size() == 1) return {0};
-  const std::vector<double> weights = parallel.balance == job::Balance::Operators ? operator_weights(graph)
-                                      : parallel.balance == job::Balance::Flops   ? flop_weights(graph)
-                                                                                  : op_seconds;
+  const std::vector<double> weights = balance == job::Balance::Operators ? operator_weights(graph)
+                                      : balance == job::Balance::Flops   ? flop_weights(graph)
+                                                                         : op_seconds;
+  if (weights.empty()) {
+    fail_input("parallel.balance: time is measured when a job runs; to plan without, write parallel.balance: flops");
+  }
   if (weights.size() != graph.ops.size()) fail_run("{} costs for {} operators", weights.size(), graph.ops.size());
   if (!parallel.stage_weights.empty()) return cut_by_shares(weights, job::parse_stage_weights(parallel.stage_weights));
   std::vector<double> replicas;
   for (const auto& devices : placement) replicas.push_back(static_cast<double>(devices.size()));
-  if (parallel.balance == job::Balance::Operators) return cut_by_shares(weights, replicas);
+  if (balance == job::Balance::Operators) return cut_by_shares(weights, replicas);
   return balanced_cut(weights, replicas);
 }
 
@@ -66,6 +73,10 @@ void check_learns(const graph::Graph& graph, const Plan& plan) {
 }
 
 }  // namespace
+
+bool needs_op_seconds(const job::Parallel& parallel) {
+  return parallel.balance == job::Balance::Time && parallel.cuts.empty() && job::placed_stages(parallel).size() > 1;
+}
 
 schedule::Rows Plan::rows(int stage, int replica) const {
   if (pipeline.replicas == Replicas::RoundRobin) return {0, pipeline.rows};

@@ -24,8 +24,11 @@ struct Plan {
   int64_t most_rows(int stage) const;
 };
 
+// Whether the model is cut by how long its operators take, which somebody has to measure.
+bool needs_op_seconds(const job::Parallel& parallel);
+
 // `graph` is the fused model with any batch. `num_processes`: workers that are there when the job places none.
-// `op_seconds` per operator, where parallel.balance is time.
+// `op_seconds` per operator, where they are needed.
 Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes,
                const std::vector<double>& op_seconds = {});
 

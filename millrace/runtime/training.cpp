@@ -5,15 +5,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "millrace/base/error.h"
 #include "millrace/graph/fuse.h"
 #include "millrace/job/lr_schedule.h"
+#include "millrace/job/stage_file.h"
 #include "millrace/model/model.h"
+#include "millrace/runtime/op_times.h"
 #include "millrace/schedule/prover.h"
 #include "millrace/state/safetensors.h"
 
@@ -49,7 +51,10 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
   if (!job.model.init.empty()) state::check_params(job.model.init, graph_);  // before kernels are measured
   open_data();
   std::vector<double> op_seconds;
-  if (job.parallel.balance == job::Balance::Time) op_seconds = measure_operators(limit, on_measure);
+  if (plan::needs_op_seconds(job.parallel)) {
+    op_seconds = measure_op_seconds_together(process, job, graph_, thread_count(job, workers_on_host()),
+                                             limit.memory_bytes, limit.source, on_measure);
+  }
   facts_.plan = plan::make_plan(job, graph_, process.size(), op_seconds);
   const int workers = facts_.plan.pipeline.num_workers;
   if (process.size() != 1 && process.size() != workers) {
@@ -75,43 +80,12 @@ void Training::open_data() {
       job.steps > 0 ? job.steps : static_cast<int64_t>(std::ceil(job.epochs * facts_.steps_per_epoch - 1e-9));
 }
 
-// Seconds of each operator in a step of one worker, as process 0 measures them: all processes must cut alike.
-std::vector<double> Training::measure_operators(const MachineLimit& limit, const OnMeasure& on_measure) {
-  std::vector<double> seconds(graph_.ops.size(), 0.0);
-  if (process_.rank() == 0) {
-    const int threads = thread_count(facts_.job, process_.size_on_host());
-    WorkerThread thread;
-    thread
-        .call([&] {
-          const auto backend = make_backend(facts_.job, threads, on_measure);
-          SessionOptions options;
-          options.velocity = facts_.job.optimizer.momentum > 0;
-          options.evaluates = false;
-          options.memory_limit = limit.memory_bytes;
-          options.limit_reason = limit.source;
-          Session session(graph_, *backend, options);
-          session.load(state::initial_state(graph_, facts_.job.seed));
-          std::vector<int64_t> samples(static_cast<size_t>(graph_.batch()));
-          std::iota(samples.begin(), samples.end(), 0);
-          for (int64_t& sample : samples) sample %= facts_.train_data->size();
-          facts_.train_data->fill(samples, 0, session.images(), session.labels());
-          constexpr int kSteps = 3;
-          for (int i = 0; i <= kSteps; ++i) {
-            if (i == 1) session.time_nodes(true);  // the first step warms up
-            session.train_step(0, graph_.batch(), 0.0, [&](int) { return graph_.batch(); });
-          }
-          // Updates come once a step, everything else once a micro-batch.
-          for (const NodeTime& time : session.node_times()) {
-            const bool updates = time.node->kind == graph::OpKind::SgdStep;
-            seconds[time.node->op] += time.seconds / kSteps / (updates ? facts_.job.parallel.microbatches : 1);
-          }
-        })
-        .get();
-  }
-  std::string text(reinterpret_cast<const char*>(seconds.data()), seconds.size() * sizeof(double));
-  text = process_.broadcast(text);
-  std::memcpy(seconds.data(), text.data(), text.size());
-  return seconds;
+// Before there is a plan: devices that the job names.
+int Training::workers_on_host() const {
+  if (process_.size() > 1) return process_.size_on_host();
+  std::set<job::DeviceId> devices;
+  for (const auto& stage : job::placed_stages(facts_.job.parallel)) devices.insert(stage.begin(), stage.end());
+  return std::max<int>(1, static_cast<int>(devices.size()));
 }
 
 void Training::make_schedules() {
@@ -344,6 +318,7 @@ TrainingResult Training::run(const Observer& observer) {
       watch(observer, result);
       if (result.diverged) process_.abort();
     } catch (...) {
+      process_.abort();
       keep_first();
     }
   }

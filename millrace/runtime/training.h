@@ -94,7 +94,7 @@ class Training {
   };
 
   void open_data();
-  std::vector<double> measure_operators(const MachineLimit& limit, const OnMeasure& on_measure);
+  int workers_on_host() const;
   void make_schedules();
   void make_workers(const MachineLimit& limit, const OnMeasure& on_measure);
   void load_parameters();

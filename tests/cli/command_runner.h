@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -43,8 +44,12 @@ inline std::string read_text(const std::filesystem::path& path) {
 class Process {
  public:
   // `out` and `err` are file descriptors: of a file, or of a terminal's end.
-  Process(const std::vector<std::string>& arguments, const std::filesystem::path& directory, int out, int err) {
-    std::vector<char*> argv{const_cast<char*>(MILLRACE_BINARY)};
+  Process(const std::vector<std::string>& arguments, const std::filesystem::path& directory, int out, int err)
+      : Process(MILLRACE_BINARY, arguments, directory, out, err) {}
+  // `program` by its path.
+  Process(const std::string& program, const std::vector<std::string>& arguments, const std::filesystem::path& directory,
+          int out, int err) {
+    std::vector<char*> argv{const_cast<char*>(program.c_str())};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
     pid_ = ::fork();
@@ -53,7 +58,7 @@ class Process {
     // Only what is safe between fork and exec. A test that is killed takes the program with it.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::chdir(directory.c_str()) != 0 || ::dup2(out, STDOUT_FILENO) < 0 || ::dup2(err, STDERR_FILENO) < 0) _exit(126);
-    ::execv(MILLRACE_BINARY, argv.data());
+    ::execv(program.c_str(), argv.data());
     _exit(127);
   }
   ~Process() {
@@ -64,6 +69,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  pid_t pid() const { return pid_; }  // -1 once it was waited for
   void interrupt() const { ::kill(pid_, SIGINT); }
 
   Outcome wait() {
@@ -104,15 +110,7 @@ class CommandTest : public testing::Test {
 
   // Runs `millrace ARGUMENTS` in the test's folder.
   Outcome run(const std::vector<std::string>& arguments) const {
-    const std::filesystem::path out = root_ / "stdout", err = root_ / "stderr";
-    const int out_file = create(out), err_file = create(err);
-    Process process(arguments, work_, out_file, err_file);
-    ::close(out_file);
-    ::close(err_file);
-    Outcome outcome = process.wait();
-    outcome.out = read_text(out);
-    outcome.err = read_text(err);
-    return outcome;
+    return finish(*start_program(MILLRACE_BINARY, arguments));
   }
 
   // The same with `--set` before each of `sets`.
@@ -147,6 +145,21 @@ class CommandTest : public testing::Test {
       names.insert(entry.path().lexically_relative(work_).string());
     }
     return names;
+  }
+
+  // In the test's folder, its output kept for finish(); one at a time.
+  std::unique_ptr<Process> start_program(const std::string& program, const std::vector<std::string>& arguments) const {
+    const int out = create(root_ / "stdout"), err = create(root_ / "stderr");
+    auto process = std::make_unique<Process>(program, arguments, work_, out, err);
+    ::close(out);
+    ::close(err);
+    return process;
+  }
+  Outcome finish(Process& process) const {
+    Outcome outcome = process.wait();
+    outcome.out = read_text(root_ / "stdout");
+    outcome.err = read_text(root_ / "stderr");
+    return outcome;
   }
 
   static int create(const std::filesystem::path& path) {

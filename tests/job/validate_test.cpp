@@ -121,7 +121,7 @@ TEST(Validate, RangesHoldForJobsThatNoFileGave) {
   EXPECT_THAT(changed([](Job& job) { job.batch = 0; }), refuses("job.yaml: batch is 0; it must be at least 1"));
   EXPECT_THAT(changed([](Job& job) { job.model.dropout = 1; }), refuses(HasSubstr("it must be below 1")));
   EXPECT_THAT(changed([](Job& job) { job.model.name = "lenet"; }),
-              refuses(HasSubstr("model.name is not one of alexnet, vgg16, ")));
+              refuses(HasSubstr("model.name is not one of alexnet, alexnet_small, ")));
 }
 
 TEST(Validate, TheInitialParametersAreAFile) {

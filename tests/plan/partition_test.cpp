@@ -231,10 +231,25 @@ TEST(CutByModules, ModulesAreTheModelsOwnOperators) {
 TEST(CutByModules, RefusesAnotherNumberOfModules) {
   EXPECT_THAT(
       [] {
-        cut_by_modules(fused("alexnet"), {0, 1, 1});
+        cut_by_modules(fused("alexnet"), {0, 0, 1, 1});
       },
-      refuses("parallel.stage_file: module_to_stage_map has 3 modules and alexnet has 22 operators, loss "
-              "included; write one stage for each, or parallel.placement and parallel.cuts instead"));
+      refuses("parallel.stage_file: module_to_stage_map has 4 entries for 2 stages; write 22, one for each operator of "
+              "alexnet with its loss, or 3, one for each stage and one for the loss"));
+}
+
+TEST(GeneratedModules, AreOneForEachStageAndTheLoss) {
+  const Graph graph = fused("alexnet");
+  EXPECT_TRUE(has_generated_modules(graph, {0, 1, 1}));
+  EXPECT_TRUE(has_generated_modules(graph, {0, 1, 2, 2}));
+  EXPECT_TRUE(has_generated_modules(graph, {0, 0, 0})) << "one stage";
+  EXPECT_FALSE(has_generated_modules(graph, {0, 1}));
+  EXPECT_FALSE(has_generated_modules(graph, {0, 0, 1})) << "the loss alone in its stage";
+  EXPECT_FALSE(has_generated_modules(graph, {0, 0, 1, 1}));
+  EXPECT_FALSE(has_generated_modules(graph, modules(22, {14})));
+  std::vector<int> one_operator_a_stage(22);
+  std::iota(one_operator_a_stage.begin(), one_operator_a_stage.end() - 1, 0);
+  one_operator_a_stage.back() = 20;
+  EXPECT_FALSE(has_generated_modules(graph, one_operator_a_stage)) << "the operators come first";
 }
 
 TEST(CutByModules, RefusesAStageInsideAFusedOperator) {

@@ -21,6 +21,7 @@ class LocalProcess : public Process {
 
   void tell(const Event& event) override {
     const std::lock_guard lock(mutex_);
+    if (aborted_) throw Aborted();
     events_.push_back(event);
     changed_.notify_one();
   }

@@ -217,6 +217,7 @@ void MpiProcess::take_event(const Event& event) {
 }
 
 void MpiProcess::tell(const Event& event) {
+  check_abort();
   if (rank_ == 0) return take_event(event);
   check(MPI_Send(&event, sizeof event, MPI_BYTE, 0, 0, events_), "telling process 0");
 }

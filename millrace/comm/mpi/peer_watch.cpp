@@ -20,6 +20,8 @@ constexpr auto kSilence = 8s;
 // mpirun leaves about a second between asking processes to end and killing them.
 constexpr auto kAfterSignal = 600ms;
 constexpr auto kStale = 450ms;
+// So long without a tick, this process was stopped itself.
+constexpr auto kOwnSilence = kSilence / 2;
 
 std::atomic<bool> asked_to_end{false};
 
@@ -46,7 +48,8 @@ PeerWatch::PeerWatch(int rank, int size) : rank_(rank), size_(size), host_(host_
     peers_[r].pid = cards[r].pid;
     peers_[r].host = cards[r].host;
     peers_[r].seen = now;
-    peers_[r].watched = r != rank && (rank == 0 || (r + 1) % size == rank);
+    // Silence is for one to tell: process 0 for all others, process 1 for process 0.
+    peers_[r].watched = r != rank && (rank == 0 || (rank == 1 && r == 0));
   }
   last_tick_ = now;
   sends_.assign(2, MPI_REQUEST_NULL);
@@ -73,9 +76,14 @@ void PeerWatch::show(std::function<std::string()> doing) {
 
 void PeerWatch::tick() {
   const auto now = Clock::now();
-  // A process that was stopped itself knows nothing of the others.
-  if (asked_to_end.load(std::memory_order_relaxed) && now - last_tick_ > kSilence / 2) _exit(1);
+  if (now - last_tick_ > kOwnSilence) {
+    was_stopped_ = true;
+    woke_ = now;
+    for (Peer& peer : peers_) peer.seen = now;
+  }
   last_tick_ = now;
+  // A process that was stopped itself knows nothing of the others, and those have named it.
+  if (was_stopped_ && now - woke_ < kSilence && asked_to_end.load(std::memory_order_relaxed)) _exit(1);
   take_beats(now);
   if (now >= next_beat_) send_beats(now);
   look_for_silence(now);
@@ -103,7 +111,7 @@ void PeerWatch::say_goodbye() {
   beat.is_goodbye = true;
   for (int r = 0; r < size_; ++r) {
     const bool silent = peers_[r].watched && Clock::now() - peers_[r].seen > kSilence;
-    if (r == rank_ || silent) continue;
+    if (r == rank_ || silent || is_dead(peers_[r])) continue;
     MPI_Send(&beat, sizeof beat, MPI_BYTE, r, 0, comm_);
   }
 }
@@ -145,7 +153,8 @@ bool PeerWatch::is_dead(const Peer& peer) const {
   return end == std::string::npos || text.compare(end + 2, 1, "Z") == 0;
 }
 
-// mpirun ends all processes when one has died. Those that are left look for it for a moment, then end too.
+// mpirun ends all processes when one has died. Those that are left look for it for a moment, then end too. Since mpirun
+// kills the rest at once when one more ends, all wait for the one that tells.
 void PeerWatch::look_after_signal(Clock::time_point now) {
   if (signalled_ == Clock::time_point{}) signalled_ = now;
   if (reason_is_known_) _exit(1);
@@ -159,8 +168,12 @@ void PeerWatch::look_after_signal(Clock::time_point now) {
       mine_to_tell = false;  // the first of a host speaks for it
     }
   }
-  if (lost >= 0) {
-    if (mine_to_tell) name(lost, "died");
+  if (lost >= 0 && mine_to_tell) {
+    take_beats(now);  // one that has ended by now may have told all, and is not the one that was lost
+    if (!reason_is_known_) {
+      name(lost, "died");
+      say_goodbye();
+    }
     _exit(1);
   }
   if (now - signalled_ < kAfterSignal) return;
@@ -169,6 +182,7 @@ void PeerWatch::look_after_signal(Clock::time_point now) {
     if (rank_ == 0 || r == 0) name(r, "died");
     _exit(1);
   }
+  say_goodbye();  // nobody was lost, and this process is not either
   ::signal(SIGTERM, SIG_DFL);
   ::raise(SIGTERM);
 }

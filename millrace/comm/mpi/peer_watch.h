@@ -1,6 +1,6 @@
 // Keeps watch over the processes of a run: each tells process 0 and its neighbour, several times a second, that it is
 // alive and what it is doing. One that falls silent, or is found dead when mpirun ends the job, is named with host and
-// last action before everything stops.
+// last action, once, before everything stops.
 #pragma once
 
 #include <mpi.h>
@@ -58,7 +58,8 @@ class PeerWatch {
   Beat sent_, received_;
   std::vector<MPI_Request> sends_;
   MPI_Request receive_ = MPI_REQUEST_NULL;
-  Clock::time_point next_beat_, signalled_, last_tick_;
+  Clock::time_point next_beat_, signalled_, last_tick_, woke_;
+  bool was_stopped_ = false;
   bool reason_is_known_ = false;
   std::mutex mutex_;
   std::function<std::string()> doing_;

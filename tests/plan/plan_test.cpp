@@ -1,0 +1,97 @@
+#include "millrace/plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
+
+#include "millrace/graph/fuse.h"
+#include "millrace/model/model.h"
+
+namespace millrace::plan {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+// A stage file that goes with its test.
+class StageFile {
+ public:
+  explicit StageFile(const std::string& modules, const std::string& ranks) {
+    std::ofstream(path_) << R"({"module_to_stage_map": [)" << modules << R"(], "stage_to_rank_map": {)" << ranks
+                         << "}}";
+  }
+  ~StageFile() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = testing::TempDir() + "plan_test" + std::to_string(::getpid());
+};
+
+job::Job alexnet_job() {
+  job::Job job;
+  job.model.name = "alexnet";
+  job.batch = 16;
+  job.parallel.mode = job::Mode::PipeDream;
+  job.parallel.replicas = job::Replicas::RoundRobin;
+  return job;
+}
+
+graph::Graph alexnet() { return graph::fuse(model::build({.name = "alexnet"}, 1, 0.0)); }
+
+Plan planned(const StageFile& file, job::Balance balance = job::Balance::Operators,
+             const std::vector<double>& op_seconds = {}) {
+  job::Job job = alexnet_job();
+  job.parallel.stage_file = file.path();
+  job.parallel.balance = balance;
+  return make_plan(job, alexnet(), 1, op_seconds);
+}
+
+TEST(StageFilePlan, GeneratedModulesGiveThePlacementAndFlopsTheCut) {
+  job::Job by_flops = alexnet_job();
+  by_flops.parallel.placement = "0:0-6.0:7";
+  by_flops.parallel.balance = job::Balance::Flops;
+  const Plan wanted = make_plan(by_flops, alexnet(), 1);
+  const StageFile file("0, 1, 1", R"("0": [0, 1, 2, 3, 4, 5, 6], "1": [7])");
+  for (job::Balance balance : {job::Balance::Operators, job::Balance::Flops}) {
+    const Plan plan = planned(file, balance);
+    EXPECT_EQ(plan.first, wanted.first);
+    EXPECT_EQ(plan.pipeline.stages, wanted.pipeline.stages);
+  }
+}
+
+TEST(StageFilePlan, GeneratedModulesAreCutByTimeWhereTheJobSaysSo) {
+  std::vector<double> seconds(alexnet().ops.size(), 1e-6);
+  seconds[4] = seconds[5] = 1;
+  const StageFile file("0, 1, 1", R"("0": [0], "1": [1])");
+  EXPECT_EQ(planned(file, job::Balance::Time, seconds).first, (std::vector<graph::OpId>{0, 5}));
+}
+
+TEST(StageFilePlan, OneStageIsNeverCut) {
+  const StageFile file("0, 0, 0", R"("0": [0, 1])");
+  const Plan plan = planned(file);
+  EXPECT_EQ(plan.first, (std::vector<graph::OpId>{0}));
+  EXPECT_EQ(plan.pipeline.num_replicas(0), 2);
+}
+
+TEST(StageFilePlan, AsManyEntriesAsOperatorsAreACutByModules) {
+  const StageFile file("0,0,0,0,0,0,0,0,0,0,0,0,0,0,1,1,1,1,1,1,1,1", R"("0": [0], "1": [1])");
+  const Plan plan = planned(file);
+  EXPECT_EQ(alexnet().ops[plan.first[1]].name, "classifier.0");
+}
+
+TEST(StageFilePlan, OtherCountsAreRefusedWithTheNumbers) {
+  for (const char* modules : {"0, 0, 1, 1", "0, 1"}) {
+    const StageFile file(modules, R"("0": [0], "1": [1])");
+    EXPECT_THAT([&] { planned(file); },
+                ThrowsMessage<std::invalid_argument>(HasSubstr("for 2 stages; write 22, one for each operator of "
+                                                               "alexnet with its loss, or 3, one for each stage")))
+        << modules;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::plan
