@@ -19,7 +19,7 @@ namespace millrace::runtime {
 inline job::Job small_job() {
   job::Job job;
   job.name = "small";
-  job.model = {.name = "alexnet_small", .classes = 10, .image_size = 24, .channels = 3, .dropout = 0.5};
+  job.model = {.name = "alexnet_small", .classes = 10, .image_size = 17, .channels = 3, .dropout = 0.5};
   job.data = {.kind = job::DataKind::Generated, .train_samples = 26, .test_samples = 0, .noise = 0.5};
   job.batch = 8;
   job.steps = 6;
