@@ -16,6 +16,7 @@ namespace millrace::comm {
 // What a worker tells process 0 while training goes on.
 struct Event {
   int64_t number = 0;  // the step, or the evaluation
+  int part = 0;        // which of those that tell of it
   bool is_evaluation = false;
   std::array<double, 4> values{};
 };

@@ -66,7 +66,9 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
   load_parameters();
 }
 
-Training::~Training() = default;
+Training::~Training() {
+  process_.show({});  // the workers it would ask end here
+}
 
 void Training::open_data() {
   const job::Job& job = facts_.job;
@@ -208,7 +210,7 @@ const schedule::Schedule& Training::schedule_for(int64_t steps) {
 void Training::run_worker(Worker& worker, const std::vector<Segment>& segments, const Observer& observer) {
   WorkerEvents events;
   events.on_step = [&](int64_t step, const Metrics& metrics, std::span<const int64_t> samples) {
-    process_.tell({step, false, {metrics.loss_sum, metrics.top1, metrics.top5, metrics.rows}});
+    process_.tell({step, worker.index(), false, {metrics.loss_sum, metrics.top1, metrics.top5, metrics.rows}});
     if (observer.on_samples) observer.on_samples(step, samples);
   };
   const bool has_loss = worker.stage(worker.num_sessions() - 1) == facts_.loss_stage();
@@ -224,7 +226,8 @@ void Training::run_worker(Worker& worker, const std::vector<Segment>& segments, 
     if (!segment.evaluates) continue;
     const Metrics metrics = worker.evaluate(*evaluation_);
     const auto number = static_cast<int64_t>(i);
-    if (has_loss) process_.tell({number, true, {metrics.loss_sum, metrics.top1, metrics.top5, metrics.rows}});
+    if (has_loss)
+      process_.tell({number, worker.index(), true, {metrics.loss_sum, metrics.top1, metrics.top5, metrics.rows}});
   }
 }
 
@@ -237,22 +240,20 @@ void Training::watch(const Observer& observer, TrainingResult& result) {
   const auto epoch_steps = static_cast<int64_t>(facts_.steps_per_epoch);
   const std::vector<Segment> all = segments();
 
-  struct Gathered {
-    Metrics metrics;
-    int parts = 0;
-  };
-  std::map<std::pair<bool, int64_t>, Gathered> gathered;
+  // Parts come in any order and are added in the order of the workers.
+  std::map<std::pair<bool, int64_t>, std::map<int, Metrics>> gathered;
   auto await = [&](bool evaluation, int64_t number, int parts) {
-    while (gathered[{evaluation, number}].parts < parts) {
+    auto& wanted = gathered[{evaluation, number}];
+    while (static_cast<int>(wanted.size()) < parts) {
       const auto event = process_.next_event(std::chrono::milliseconds(200));
       if (!event) continue;
-      Gathered& into = gathered[{event->is_evaluation, event->number}];
-      into.metrics += {event->values[0], event->values[1], event->values[2], event->values[3]};
-      ++into.parts;
+      const auto& values = event->values;
+      gathered[{event->is_evaluation, event->number}][event->part] = {values[0], values[1], values[2], values[3]};
     }
-    const Metrics metrics = gathered[{evaluation, number}].metrics;
+    Metrics total;
+    for (const auto& [part, metrics] : wanted) total += metrics;
     gathered.erase({evaluation, number});
-    return metrics;
+    return total;
   };
 
   Metrics stretch;

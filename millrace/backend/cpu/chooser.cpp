@@ -36,14 +36,15 @@ class TrialMemory {
   void* data_;
 };
 
-// Holds the lock beside a file; without a file, or where none can be made, it holds nothing.
+// Holds the lock of the folder a file lies in; without a file, or where the folder cannot be made, it holds nothing.
 class FileLock {
  public:
   explicit FileLock(const std::string& file) {
     if (file.empty()) return;
+    const std::filesystem::path folder = std::filesystem::path(file).parent_path();
     std::error_code ignored;
-    std::filesystem::create_directories(std::filesystem::path(file).parent_path(), ignored);
-    descriptor_ = open((file + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+    std::filesystem::create_directories(folder, ignored);
+    descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor_ >= 0) flock(descriptor_, LOCK_EX);
   }
   ~FileLock() {
