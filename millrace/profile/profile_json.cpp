@@ -169,14 +169,10 @@ Edge parse_edge(const json& pair, const std::string& file_name, size_t number, s
 }  // namespace
 
 std::string to_json(const Profile& profile) {
+  const ordered_json head{{"format", kFormat},        {"version", kVersion},  {"model", profile.model},
+                          {"device", profile.device}, {"rows", profile.rows}, {"step_s", profile.step_s}};
   std::string out = "{\n";
-  for (const auto& [key, value] : ordered_json{
-           {"format", kFormat},
-           {"version", kVersion},
-           {"model", profile.model},
-           {"device", profile.device},
-           {"rows", profile.rows},
-           {"step_s", profile.step_s}}.items()) {
+  for (const auto& [key, value] : head.items()) {
     out += fmt::format("  \"{}\": {},\n", key, value.dump());
   }
   out += "  \"operators\": [\n";
