@@ -23,5 +23,7 @@ CLI::Validator not_empty(const std::string& example);
 void declare_train(CLI::App& app, Action& action);
 void declare_bench(CLI::App& app, Action& action);
 void declare_schedule(CLI::App& app, Action& action);
+void declare_profile(CLI::App& app, Action& action);
+void declare_cluster(CLI::App& app, Action& action);
 
 }  // namespace millrace::cli

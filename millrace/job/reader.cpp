@@ -1,7 +1,6 @@
 #include "millrace/job/reader.h"
 
 #include <fmt/ranges.h>
-#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "millrace/base/error.h"
@@ -17,6 +15,7 @@
 #include "millrace/job/small_file.h"
 #include "millrace/job/text.h"
 #include "millrace/job/validate.h"
+#include "millrace/job/yaml_document.h"
 
 namespace millrace::job {
 namespace {
@@ -37,32 +36,6 @@ void assign(Job& job, const Field& field, std::string_view text, const std::stri
   fail_input("{}: {} is a section, not a key; it has {}", where, key, fmt::join(names, ", "));
 }
 
-class DocumentStarts : public YAML::EventHandler {
- public:
-  std::vector<YAML::Mark> marks;
-
-  void OnDocumentStart(const YAML::Mark& mark) override { marks.push_back(mark); }
-  void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
-  void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
-  void OnMapEnd() override {}
-};
-
-// Where the first two documents begin. YAML::LoadAll has no such bound: before a ',' that begins a document it stays
-// where it is and finds empty documents until memory ends.
-std::vector<YAML::Mark> first_document_starts(const std::string& text) {
-  std::istringstream stream(text);
-  YAML::Parser parser(stream);
-  DocumentStarts starts;
-  while (starts.marks.size() < 2 && parser.HandleNextDocument(starts)) {
-  }
-  return starts.marks;
-}
-
 class DocumentReader {
  public:
   // What is written under a key in `replaced` is not looked at: --set says something else.
@@ -70,19 +43,7 @@ class DocumentReader {
       : file_name_(std::move(file_name)), job_(job), replaced_(std::move(replaced)) {}
 
   void read(const std::string& text) {
-    YAML::Node document;
-    std::vector<YAML::Mark> starts;
-    try {
-      starts = first_document_starts(text);
-      document = YAML::Load(text);
-    } catch (const YAML::Exception& error) {
-      fail_input("{}: not valid YAML: {}", place(error.mark), error.msg);
-    }
-    if (starts.size() > 1 && starts[1].pos == starts[0].pos) {
-      fail_input("{}: not valid YAML: a document cannot begin so; write e.g. batch: 32", place(starts[0]));
-    }
-    if (starts.size() > 1) fail_input("{}: a second document begins here; a job file holds one", place(starts[1]));
-    if (document.IsNull()) fail_input("{}: the file is empty; write e.g. batch: 32", file_name_);
+    const YAML::Node document = load_document(text, file_name_, "job file", "batch: 32");
     if (!document.IsMap()) {
       fail_input("{}: a job is lines of \"key: value\", e.g. batch: 32; this is {}", place(document.Mark()),
                  document.IsSequence() ? "a list" : in_quotes(document.Scalar()));

@@ -28,15 +28,26 @@ struct Level {
   bool operator==(const Level&) const = default;
 };
 
+struct Link {
+  double bytes_per_s = 0;
+  double latency_s = 0;
+  bool operator==(const Link&) const = default;
+};
+
 struct Cluster {
   std::string name;
   std::vector<Device> devices;  // in order of node and device
-  std::vector<Level> levels;    // innermost first; the product of their groups is the number of devices
+  // Innermost first; the product of their groups is the number of devices, and one of them ends at the node where there
+  // are several. None for a single device. Where links are given as a matrix these are the narrowest link and the
+  // longest latency within a node and between nodes.
+  std::vector<Level> levels;
+  std::vector<Link> matrix;  // row by row from each device to each; empty: the levels say it
   bool operator==(const Cluster&) const = default;
 
-  // The outermost level that a message between two devices passes: 0 is the innermost.
+  int num_nodes() const { return devices.empty() ? 0 : devices.back().id.node + 1; }
+  // The outermost level that a message between two devices passes: 0 is the innermost. -1 on one device.
   int level_between(int a, int b) const;
-  // The narrowest bandwidth and the whole latency on the way.
+  // The narrowest bandwidth and the whole latency on the way. On one device infinite and 0.
   double bytes_per_s(int a, int b) const;
   double latency_s(int a, int b) const;
 };

@@ -5,30 +5,27 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 #include <thread>
 
 #include "millrace/backend/cpu/cpu_backend.h"
 #include "millrace/backend/reference/reference_backend.h"
+#include "millrace/job/text.h"
 
 namespace millrace::runtime {
 namespace {
 
 // "amd-epyc": the processor's name fit for a file name.
-std::string processor_name() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  std::string line, name;
-  while (std::getline(cpuinfo, line)) {
-    if (line.rfind("model name", 0) != 0) continue;
-    for (char c : line.substr(line.find(':') + 1)) {
-      if (std::isalnum(static_cast<unsigned char>(c))) {
-        name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      } else if (!name.empty() && name.back() != '-') {
-        name += '-';
-      }
+std::string processor_file_name() {
+  std::string name;
+  for (char c : processor_name()) {
+    if (std::isalnum(static_cast<unsigned char>(c))) {
+      name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    } else if (!name.empty() && name.back() != '-') {
+      name += '-';
     }
-    break;
   }
-  return name.empty() ? "cpu" : name;
+  return name;
 }
 
 // Measured choices hold for a processor and a number of threads; a home directory may serve several machines.
@@ -43,7 +40,7 @@ std::string choices_file(int threads) {
   } else {
     return {};
   }
-  return folder / "millrace" / ("kernels-" + processor_name() + "-" + std::to_string(threads) + "-threads.json");
+  return folder / "millrace" / ("kernels-" + processor_file_name() + "-" + std::to_string(threads) + "-threads.json");
 }
 
 backend::SgdOptions sgd_options(const job::Optimizer& optimizer) {
@@ -60,6 +57,21 @@ backend::SgdOptions sgd_options(const job::Optimizer& optimizer) {
 int thread_count(const job::Job& job, int workers_on_host) {
   if (job.threads > 0) return job.threads;
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / workers_on_host);
+}
+
+std::string processor_name() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const std::string_view name = job::trimmed(std::string_view(line).substr(line.find(':') + 1));
+    if (!name.empty()) return std::string(name);
+  }
+  return "cpu";
+}
+
+std::string device_name(const job::Job& job, int threads) {
+  if (job.device == job::Device::Reference) return "reference";
+  return processor_name() + ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
 }
 
 std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads, const OnMeasure& on_measure) {

@@ -15,6 +15,10 @@ using OnMeasure = std::function<void(const std::string& work)>;
 
 // Threads of one worker: what the job says, or its share of the host's cores.
 int thread_count(const job::Job& job, int workers_on_host = 1);
+// "AMD EPYC 7B13, 2 threads": what a job's worker runs on, for records.
+std::string device_name(const job::Job& job, int threads);
+// As the processor names itself; "cpu" where it does not.
+std::string processor_name();
 // Must be used on the thread that made it.
 std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads, const OnMeasure& on_measure = {});
 

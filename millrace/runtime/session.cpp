@@ -32,7 +32,7 @@ Session::Session(const graph::Graph& graph, backend::Backend& backend, const Ses
   bind_buckets();
   find_stretches();
   for (size_t i = 0; i < train_.program.nodes.size(); ++i) {
-    node_times_.push_back({&train_.program.nodes[i], train_.kernels[i].algorithm, 0});
+    node_times_.push_back({&train_.program.nodes[i], train_.kernels[i].algorithm, 0, train_.kernels[i].scratch_bytes});
   }
 }
 

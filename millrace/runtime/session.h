@@ -53,6 +53,7 @@ struct NodeTime {
   const graph::Node* node = nullptr;
   std::string algorithm;
   double seconds = 0;  // summed over the timed steps
+  size_t scratch_bytes = 0;
 };
 
 // Memory that is sent or received: `row_bytes` for each row of the micro-batch.
@@ -131,12 +132,13 @@ class Session {
   Metrics train_step(int64_t step, int64_t samples, double learning_rate, const std::function<int64_t(int)>& fill);
   Metrics evaluate(int64_t rows);
 
-  // From now on the time of every node of the training program is summed; costs two clock reads a node.
+  // From now on the time of every node of the training program is summed, from zero; costs two clock reads a node.
   void time_nodes(bool on);
   const std::vector<NodeTime>& node_times() const { return node_times_; }
 
   const MemoryReport& memory() const { return memory_; }
   const graph::Program& training_program() const { return train_.program; }
+  size_t buffer_bytes(graph::BufferId id) const { return train_.buffer_bytes[id]; }  // of the training program
   const graph::Graph& graph() const { return graph_; }
   const SessionOptions& options() const { return options_; }
 

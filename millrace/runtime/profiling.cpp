@@ -1,0 +1,226 @@
+#include "millrace/runtime/profiling.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "millrace/base/error.h"
+#include "millrace/data/dataset.h"
+#include "millrace/graph/fuse.h"
+#include "millrace/model/model.h"
+#include "millrace/runtime/worker_thread.h"
+
+namespace millrace::runtime {
+namespace {
+
+using graph::BufferId;
+using graph::Pass;
+using profile::Operator;
+using profile::Profile;
+using profile::Seconds;
+
+constexpr int kWarmupSteps = 2;
+constexpr int kNumPasses = 4;
+
+// Which of an operator's four times a node counts in.
+int pass_index(Pass pass) {
+  switch (pass) {
+    case Pass::InputGrad: return 1;
+    case Pass::WeightGrad: return 2;
+    case Pass::Update: return 3;
+    default: return 0;
+  }
+}
+
+Seconds& seconds_of(Operator& op, int pass) {
+  const std::array<Seconds*, kNumPasses> all{&op.forward, &op.input_grad, &op.weight_grad, &op.update};
+  return *all[static_cast<size_t>(pass)];
+}
+
+// Of sorted values, between neighbours.
+double quantile(const std::vector<double>& sorted, double share) {
+  const double at = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(at);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (sorted[above] - sorted[below]) * (at - static_cast<double>(below));
+}
+
+Seconds summary(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {quantile(values, 0.5), quantile(values, 0.75) - quantile(values, 0.25)};
+}
+
+// Names of algorithms are words; a list of them is separated by spaces.
+std::string one_word(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '-');
+  return name;
+}
+
+// Buffers that forward writes and backward reads, each counted with the operator that writes it.
+void count_kept(const Session& session, Profile& profile) {
+  const graph::Program& program = session.training_program();
+  std::set<BufferId> read;
+  for (size_t i = program.first_backward; i < program.nodes.size(); ++i) {
+    read.insert(program.nodes[i].reads.begin(), program.nodes[i].reads.end());
+  }
+  for (size_t i = 0; i < program.first_backward; ++i) {
+    const graph::Node& node = program.nodes[i];
+    for (BufferId id : node.writes) {
+      if (program.buffers[id].role != graph::BufferRole::Activation || !read.contains(id)) continue;
+      profile.operators[node.op].kept_bytes += static_cast<int64_t>(session.buffer_bytes(id));
+    }
+  }
+}
+
+// Times of single steps: per operator and pass one number for each step, and whole steps.
+class Clock {
+ public:
+  explicit Clock(Session& session) : session_(session), passes_(session.graph().ops.size()) {}
+
+  void warm_up() {
+    for (int i = 0; i < kWarmupSteps; ++i) step();
+  }
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      session_.time_nodes(false);
+      const auto before = std::chrono::steady_clock::now();
+      step();
+      whole_.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count());
+      session_.time_nodes(true);
+      step();
+      take();
+    }
+    session_.time_nodes(false);
+  }
+  void write(Profile& profile) const {
+    for (size_t op = 0; op < passes_.size(); ++op) {
+      for (int pass = 0; pass < kNumPasses; ++pass) {
+        seconds_of(profile.operators[op], pass) = summary(passes_[op][static_cast<size_t>(pass)]);
+      }
+    }
+    profile.step_s = summary(whole_).median;
+  }
+
+ private:
+  void step() {
+    const int64_t rows = session_.graph().batch();
+    session_.train_step(0, rows, 0.0, [&](int) { return rows; });
+  }
+  void take() {
+    for (auto& op : passes_) {
+      for (auto& times : op) times.push_back(0);
+    }
+    for (const NodeTime& time : session_.node_times()) {
+      passes_[time.node->op][static_cast<size_t>(pass_index(time.node->pass))].back() += time.seconds;
+    }
+  }
+
+  Session& session_;
+  std::vector<std::array<std::vector<double>, kNumPasses>> passes_;
+  std::vector<double> whole_;
+};
+
+void put_samples(const job::Job& job, const Session& session) {
+  const auto data = data::make_dataset(job, data::Split::Train);
+  std::vector<int64_t> samples(static_cast<size_t>(session.graph().batch()));
+  std::iota(samples.begin(), samples.end(), 0);
+  for (int64_t& sample : samples) sample %= data->size();
+  data->fill(samples, 0, session.images(), session.labels());
+}
+
+}  // namespace
+
+Profile describe_operators(const Session& session) {
+  const graph::Graph& graph = session.graph();
+  const graph::Program& program = session.training_program();
+  Profile profile;
+  profile.model = graph.name;
+  profile.rows = graph.batch();
+  for (const graph::Op& op : graph.ops) {
+    Operator& described = profile.operators.emplace_back();
+    described.name = op.name;
+    described.kind = name_of(op.kind);
+    std::set<int> producers;
+    const int to = static_cast<int>(profile.operators.size()) - 1;
+    for (graph::ValueId input : op.inputs) {
+      const graph::OpId from = graph.producer(input);
+      if (from != graph::kNone) producers.insert(from);
+    }
+    for (int from : producers) profile.edges.push_back({from, to});
+  }
+  std::vector<std::array<std::string, 3>> algorithms(graph.ops.size(), {"-", "-", "-"});
+  std::set<BufferId> weights;
+  for (const NodeTime& time : session.node_times()) {
+    const graph::Node& node = *time.node;
+    Operator& op = profile.operators[node.op];
+    op.workspace_bytes = std::max(op.workspace_bytes, static_cast<int64_t>(time.scratch_bytes));
+    const bool own = node.kind == graph.ops[node.op].kind;  // not a mask, a sum or an update that belongs to it
+    if (own) algorithms[node.op][static_cast<size_t>(pass_index(node.pass))] = one_word(time.algorithm);
+    if (own && node.pass == Pass::Forward && program.buffers[node.writes[0]].role == graph::BufferRole::Activation) {
+      op.output_bytes = static_cast<int64_t>(session.buffer_bytes(node.writes[0]));
+    }
+    for (BufferId id : node.reads) {
+      if (program.buffers[id].role != graph::BufferRole::Weight || !weights.insert(id).second) continue;
+      op.param_bytes += static_cast<int64_t>(session.buffer_bytes(id));
+    }
+  }
+  for (size_t i = 0; i < graph.ops.size(); ++i) {
+    const auto& [forward, input_grad, weight_grad] = algorithms[i];
+    profile.operators[i].algorithm = forward + " " + input_grad + " " + weight_grad;
+  }
+  count_kept(session, profile);
+  return profile;
+}
+
+double sum_s(const Profile& profile) {
+  double sum = 0;
+  for (const Operator& op : profile.operators) {
+    sum += op.forward.median + op.input_grad.median + op.weight_grad.median + op.update.median;
+  }
+  return sum;
+}
+
+double gap(const Profile& profile) { return sum_s(profile) / profile.step_s - 1; }
+
+Profiled measure_profile(const job::Job& job, const ProfilingOptions& options, const MachineLimit& limit,
+                         const OnMeasure& on_measure) {
+  if (options.repeats < 1) fail_input("repeats: {} steps cannot be timed; write 1 or more", options.repeats);
+  const int64_t rows = options.rows > 0 ? options.rows : job.batch / job.parallel.microbatches;
+  const graph::Graph graph = graph::fuse(model::build(job.model, rows, job.loss.label_smoothing));
+  const int threads = thread_count(job);
+  Profiled profiled;
+  Profile& profile = profiled.profile;
+  WorkerThread thread;
+  thread
+      .call([&] {
+        const auto backend = make_backend(job, threads, on_measure);
+        SessionOptions session_options;
+        session_options.velocity = job.optimizer.momentum > 0;
+        session_options.evaluates = false;
+        session_options.seed = job.seed;
+        session_options.memory_limit = limit.memory_bytes;
+        session_options.limit_reason = limit.source;
+        Session session(graph, *backend, session_options);
+        session.load(state::initial_state(graph, job.seed));
+        put_samples(job, session);
+        profile = describe_operators(session);
+        profile.device = device_name(job, threads);
+        Clock(session).warm_up();
+        for (int attempt = 0; attempt < options.attempts; ++attempt) {
+          Clock clock(session);
+          clock.run(options.repeats);
+          Profile measured = profile;
+          clock.write(measured);
+          if (attempt == 0 || measured.step_s < profile.step_s) profile = std::move(measured);
+          profiled.attempts = attempt + 1;
+          if (std::abs(gap(profile)) <= kLargestGap) break;
+        }
+      })
+      .get();
+  return profiled;
+}
+
+}  // namespace millrace::runtime
