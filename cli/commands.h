@@ -23,5 +23,6 @@ CLI::Validator not_empty(const std::string& example);
 void declare_train(CLI::App& app, Action& action);
 void declare_bench(CLI::App& app, Action& action);
 void declare_schedule(CLI::App& app, Action& action);
+void declare_plan(CLI::App& app, Action& action);
 
 }  // namespace millrace::cli

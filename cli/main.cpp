@@ -103,6 +103,7 @@ int run(int argc, char** argv) {
   declare_train(app, action);
   declare_bench(app, action);
   declare_schedule(app, action);
+  declare_plan(app, action);
   CLI::App* keys = app.add_subcommand("keys", "List every key of a job file with its default and meaning");
   keys->callback([&] { action = [] { fmt::print("{}", job::describe_keys()); }; });
   try {

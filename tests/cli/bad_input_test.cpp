@@ -211,9 +211,9 @@ TEST_F(BadInput, FirstWeightsOfAnotherModelAreRefusedByName) {
 }
 
 TEST_F(BadInput, CommandThatIsMissingOrUnknownIsAnsweredWithTheKnownOnes) {
-  EXPECT_THAT(refusal({}), AllOf(HasSubstr("command"), HasSubstr("train, bench, schedule, keys")));
+  EXPECT_THAT(refusal({}), AllOf(HasSubstr("command"), HasSubstr("train, bench, schedule, plan, keys")));
   EXPECT_THAT(refusal({"trian", "job.yaml"}), AllOf(HasSubstr("\"trian\""), HasSubstr("did you mean train?")));
-  EXPECT_THAT(refusal({"infer"}), AllOf(HasSubstr("\"infer\""), HasSubstr("train, bench, schedule, keys")));
+  EXPECT_THAT(refusal({"infer"}), AllOf(HasSubstr("\"infer\""), HasSubstr("train, bench, schedule, plan, keys")));
 }
 
 TEST_F(BadInput, OptionThatIsUnknownIsAnsweredWithTheNearest) {
