@@ -10,6 +10,7 @@
 namespace millrace::plan {
 namespace {
 
+constexpr double kRounding = 1 - 1e-9;  // bounds are summed in another order than costs
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Pairs of prefixes are looked at with one level, triples with more.
@@ -108,22 +109,28 @@ class Planner {
       const double param_bytes = param_bytes_[end] - param_bytes_[begin];
       for (int m = 1; m <= workers; ++m) {
         Best best{one_stage(level, worker_seconds(level, begin, end), param_bytes, m), -1, m};
-        for (int replicas = 1; replicas < m; ++replicas) improve(best, rows[m - replicas - 1], level, end, replicas);
+        for (int replicas = 1; replicas < m; ++replicas) {
+          improve(best, rows[m - replicas - 1], level, begin, end, replicas, m - replicas);
+        }
         rows[m - 1][end] = best;
       }
     }
     return rows;
   }
 
-  // Tries every last stage with so many replicas. Slices are lengthened until their share of the work alone is too
-  // much.
-  void improve(Best& best, const Row& before, size_t level, int end, int replicas) const {
-    double devices = replicas;
-    for (size_t inner = 0; inner < level; ++inner) devices *= levels_[inner].workers;
-    constexpr double kRounding = 1 - 1e-9;
+  // Tries every last stage with so many replicas after so many workers for what is before. In a chain only where the
+  // work alone, on either side, is not too much already.
+  void improve(Best& best, const Row& before, size_t level, int begin, int end, int replicas, int workers) const {
+    double devices = kRounding;
+    for (size_t inner = 0; inner < level; ++inner) devices /= levels_[inner].workers;
     const std::vector<int>& splits = subsets_[end];
-    for (auto split = splits.rbegin(); split != splits.rend(); ++split) {
-      if (is_chain_ && (seconds_[end] - seconds_[*split]) / devices * kRounding >= best.cost_s) break;
+    auto split = splits.rbegin();
+    if (is_chain_) {
+      const double most = seconds_[begin] + best.cost_s / devices * workers;
+      split = std::partition_point(split, splits.rend(), [&](int cut) { return seconds_[cut] >= most; });
+    }
+    for (; split != splits.rend(); ++split) {
+      if (is_chain_ && (seconds_[end] - seconds_[*split]) / replicas * devices >= best.cost_s) break;
       const double cost_before = before[*split].cost_s;
       if (cost_before >= best.cost_s) continue;
       const double cost = std::max(cost_before, later_stage(level, *split, end, replicas));
