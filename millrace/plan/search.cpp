@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include "millrace/base/error.h"
@@ -249,12 +251,36 @@ class Search {
     return above != front.begin() && std::prev(above)->fill <= fill;
   }
 
-  static void insert(std::vector<Entry>& front, const Entry& entry) {
+  // Adds what no entry beats, and takes out those it beats. The place after it.
+  static size_t insert(std::vector<Entry>& front, const Entry& entry) {
     const auto at = std::lower_bound(front.begin(), front.end(), entry.busy,
                                      [](const Entry& old, double value) { return old.busy < value; });
     auto end = at;
     while (end != front.end() && end->fill >= entry.fill) ++end;
-    front.insert(front.erase(at, end), entry);
+    const auto added = front.insert(front.erase(at, end), entry);
+    return added - front.begin() + 1;
+  }
+
+  // Adds the stage before each of its continuations. Both lists are sorted, so they are gone through together.
+  void merge(std::vector<Entry>& front, const Bound& before, Entry stage, std::span<const Entry> continuations,
+             uint32_t first_index) const {
+    // Of those that are less busy than this stage, the one that fills fastest is best.
+    const auto busier = std::upper_bound(continuations.begin(), continuations.end(), stage.busy,
+                                         [](double value, const Entry& entry) { return value < entry.busy; });
+    const size_t start = busier == continuations.begin() ? 0 : busier - continuations.begin() - 1;
+    const double least_fill = stage.fill + continuations.back().fill + before.fill;
+    size_t above = 0;  // first of the front that is busier than the entry
+    for (size_t i = start; i < continuations.size(); ++i) {
+      Entry entry = stage;
+      entry.busy = std::max(stage.busy, continuations[i].busy);
+      entry.fill = stage.fill + continuations[i].fill;
+      entry.rest = first_index + static_cast<uint32_t>(i);
+      const double most_busy = std::max(entry.busy, before.busy);
+      if (most_busy + least_fill >= limit_) return;
+      while (above < front.size() && front[above].busy <= entry.busy) ++above;
+      if (above > 0 && front[above - 1].fill <= entry.fill) continue;
+      if (most_busy + entry.fill + before.fill < limit_) above = insert(front, entry);
+    }
   }
 
   void fill_front(std::vector<Entry>& front, int cut, size_t taken, int stages) {
@@ -291,14 +317,7 @@ class Search {
       if (rules_.aim == Aim::Time && cost.memory.total() > place.memory_bytes) continue;
       const double busy = counts_time() ? cost.busy_s : cost.memory.total() / room(place);
       const double fill = counts_fill() ? cost.fill_s : 0;
-      // Of those that are less busy than this stage, the one that fills fastest is best.
-      auto after =
-          std::upper_bound(first, last, busy, [](double value, const Entry& entry) { return value < entry.busy; });
-      for (after = after == first ? first : std::prev(after); after != last; ++after) {
-        const Entry entry{std::max(busy, after->busy), fill + after->fill, end, choice,
-                          static_cast<uint32_t>(after - layer.entries.begin())};
-        if (!hopeless(front, before, entry.busy, entry.fill)) insert(front, entry);
-      }
+      merge(front, before, {busy, fill, end, choice, 0}, {first, last}, layer.begin[next]);
     }
   }
 

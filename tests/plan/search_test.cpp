@@ -171,11 +171,7 @@ struct Tally {
   size_t plans = 0, tight = 0, impossible = 0, pipelines = 0;
 };
 
-void compare(uint64_t seed, bool branches, Tally& tally) {
-  Dice dice(RandomStream::mix(seed, branches));
-  const Profile profile = random_profile(dice, 1 + dice.below(9), branches);
-  const bool limited = dice.below(3) > 0;
-  const Cluster cluster = random_cluster(dice, limited ? (1 + dice.below(24)) * kMiB : int64_t{1} << 40);
+void compare(uint64_t seed, const Profile& profile, const Cluster& cluster, Dice& dice, Tally& tally) {
   constexpr Mode kModes[] = {Mode::GPipe, Mode::OneFOneB, Mode::PipeDream, Mode::Ssp};
   const CostOptions options{.mode = kModes[dice.below(4)], .microbatches = 1 + dice.below(8)};
   const BruteForce expected(profile, cluster, options);
@@ -209,6 +205,14 @@ void compare(uint64_t seed, bool branches, Tally& tally) {
   }
 }
 
+void compare(uint64_t seed, bool branches, Tally& tally) {
+  Dice dice(RandomStream::mix(seed, branches));
+  const Profile profile = random_profile(dice, 1 + dice.below(9), branches);
+  const bool limited = dice.below(3) > 0;
+  const Cluster cluster = random_cluster(dice, limited ? (1 + dice.below(24)) * kMiB : int64_t{1} << 40);
+  compare(seed, profile, cluster, dice, tally);
+}
+
 TEST(Search, EqualsBruteForceOnChains) {
   Tally tally;
   for (uint64_t seed = 0; seed < 1000; ++seed) compare(seed, false, tally);
@@ -223,6 +227,22 @@ TEST(Search, EqualsBruteForceOnGraphs) {
   for (uint64_t seed = 0; seed < 200; ++seed) compare(seed, true, tally);
   EXPECT_GT(tally.tight, 10u);
   EXPECT_GT(tally.pipelines, 40u);
+}
+
+// Long enough that a search among few cuts goes before.
+TEST(Search, EqualsBruteForceOnLongModels) {
+  Tally tally;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    Dice dice(RandomStream::mix(seed, 3));
+    const Profile profile = random_profile(dice, 33 + dice.below(80), dice.below(2) == 0);
+    const int64_t memory = dice.below(2) == 0 ? (20 + dice.below(80)) * kMiB : int64_t{1} << 40;
+    Cluster cluster = uniform(2 + dice.below(2), 1e7 * (1 + dice.below(100)), memory);
+    if (dice.below(3) == 0) cluster.devices[0].speed = 2;
+    compare(seed, profile, cluster, dice, tally);
+  }
+  EXPECT_GT(tally.plans, 50000u);
+  EXPECT_GT(tally.tight, 5u);
+  EXPECT_GT(tally.pipelines, 20u);
 }
 
 // n operators of 3 ms that hand on little and have no parameters.
