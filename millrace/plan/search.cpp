@@ -27,9 +27,10 @@ struct Rules {
 
 class Search {
  public:
-  Search(const profile::Profile& profile, const Cluster& cluster, const CostOptions& options)
+  // `in_order`: all devices are taken as one kind, in the order of the cluster.
+  Search(const profile::Profile& profile, const Cluster& cluster, const CostOptions& options, bool in_order)
       : cluster_(cluster), costs_(profile, cluster, options), n_(costs_.num_operators()) {
-    find_kinds();
+    find_kinds(in_order);
     find_choices();
   }
 
@@ -153,11 +154,12 @@ class Search {
     return plans;
   }
 
-  void find_kinds() {
+  void find_kinds(bool in_order) {
     std::map<std::pair<double, int64_t>, size_t> known;
     for (size_t d = 0; d < cluster_.devices.size(); ++d) {
       const Device& device = cluster_.devices[d];
-      const auto [kind, is_new] = known.emplace(std::pair(device.speed, device.memory_bytes), kinds_.size());
+      const auto key = in_order ? std::pair(0.0, int64_t{0}) : std::pair(device.speed, device.memory_bytes);
+      const auto [kind, is_new] = known.emplace(key, kinds_.size());
       if (is_new) kinds_.emplace_back();
       kinds_[kind->second].push_back(static_cast<int>(d));
     }
@@ -179,9 +181,10 @@ class Search {
         const int count = static_cast<int>(index / stride[kind] % (kinds_[kind].size() + 1));
         taken.counts.push_back(count);
         taken.devices += count;
-        const double left = static_cast<double>(kinds_[kind].size()) - count;
-        taken.speed_left += left * cluster_.devices[kinds_[kind][0]].speed;
-        taken.speed += count * cluster_.devices[kinds_[kind][0]].speed;
+        const int left = static_cast<int>(kinds_[kind].size()) - count;
+        for (int i = 0; i < static_cast<int>(kinds_[kind].size()); ++i) {
+          (i < left ? taken.speed_left : taken.speed) += cluster_.devices[kinds_[kind][i]].speed;
+        }
       }
       for (size_t kind = 0; kind < kinds_.size(); ++kind) {
         for (int replicas = 1; replicas <= taken.counts[kind]; ++replicas) {
@@ -384,21 +387,42 @@ class Search {
 
 std::string mib(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
 
+struct Fullest {
+  size_t stage = 0;
+  int device = 0;
+  double share = -1;  // of the device's memory that the stage needs
+};
+
+Fullest fullest(const SearchPlan& plan, const Cluster& cluster, const CostOptions& options) {
+  Fullest found;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    for (int d : plan.stages[s].devices) {
+      const double room = static_cast<double>(cluster.devices[d].memory_bytes - options.reserved_bytes);
+      const double share = plan.stages[s].cost.memory.total() / std::max(room, 1.0);
+      if (share > found.share) found = {s, d, share};
+    }
+  }
+  return found;
+}
+
+SearchPlan needs_least(const std::vector<std::optional<SearchPlan>>& plans, const Cluster& cluster,
+                       const CostOptions& options) {
+  const SearchPlan* least = nullptr;
+  double least_share = kNever;
+  for (const auto& plan : plans) {
+    if (!plan) continue;
+    const double share = fullest(*plan, cluster, options).share;
+    if (share < least_share) std::tie(least_share, least) = std::tuple(share, &*plan);
+  }
+  return *least;
+}
+
 // `plan` needs least memory, and yet does not fit.
 std::string explain(const SearchPlan& plan, const profile::Profile& profile, const Cluster& cluster,
                     const CostOptions& options) {
-  size_t worst = 0;
-  const Device* smallest = nullptr;
-  double most_over = -1;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    for (int d : plan.stages[s].devices) {
-      const Device& device = cluster.devices[d];
-      const double room = std::max(1.0, static_cast<double>(device.memory_bytes - options.reserved_bytes));
-      const double over = plan.stages[s].cost.memory.total() / room;
-      if (over > most_over) std::tie(most_over, worst, smallest) = std::tuple(over, s, &device);
-    }
-  }
-  const SearchStage& stage = plan.stages[worst];
+  const Fullest worst = fullest(plan, cluster, options);
+  const Device& device = cluster.devices[worst.device];
+  const SearchStage& stage = plan.stages[worst.stage];
   const StageMemory& memory = stage.cost.memory;
   const std::string reserved =
       options.reserved_bytes > 0 ? fmt::format(", {} of it reserved", mib(static_cast<double>(options.reserved_bytes)))
@@ -406,9 +430,9 @@ std::string explain(const SearchPlan& plan, const profile::Profile& profile, con
   return fmt::format(
       "no plan fits: in the one that needs least, stage {} of {} ({} to {}) needs {} on device {}:{}, which has {}{}: "
       "weights {} ({}) + gradients {} + optimizer {} + activations {} ({} in flight) + buffers {} + workspace {}",
-      worst + 1, plan.stages.size(), profile.operators[stage.first].name, profile.operators[stage.last].name,
-      mib(memory.total()), smallest->id.node, smallest->id.device, mib(static_cast<double>(smallest->memory_bytes)),
-      reserved, mib(memory.weights), memory.versions == 1 ? "1 version" : fmt::format("{} versions", memory.versions),
+      worst.stage + 1, plan.stages.size(), profile.operators[stage.first].name, profile.operators[stage.last].name,
+      mib(memory.total()), device.id.node, device.id.device, mib(static_cast<double>(device.memory_bytes)), reserved,
+      mib(memory.weights), memory.versions == 1 ? "1 version" : fmt::format("{} versions", memory.versions),
       mib(memory.gradients), mib(memory.optimizer), mib(memory.activations), memory.in_flight, mib(memory.buffers),
       mib(memory.workspace));
 }
@@ -426,43 +450,37 @@ const SearchPlan* fastest(const std::vector<std::optional<SearchPlan>>& plans, c
 }  // namespace
 
 SearchResult search(const profile::Profile& profile, const Cluster& cluster, const CostOptions& options) {
-  Search search(profile, cluster, options);
+  Search search(profile, cluster, options, false);
   SearchResult result;
   result.data_parallel = search.one_stage_on_all();
-  auto plans = search.run({});
-  if (result.data_parallel.fits && (!plans[0] || result.data_parallel.step_s < plans[0]->step_s)) {
-    plans[0] = result.data_parallel;
+  const int straight = std::min(static_cast<int>(cluster.devices.size()), search.costs().num_operators());
+  if (straight > 1 && options.mode != job::Mode::Dp) {
+    Rules rules{.aim = Aim::Time, .most_replicas = 1, .exact_stages = straight};
+    Search in_order(profile, cluster, options, true);
+    auto pipelines = in_order.run(rules);
+    if (!pipelines.back()) {
+      rules.aim = Aim::TimeWithoutLimit;
+      pipelines = in_order.run(rules);
+    }
+    result.straight_pipeline = pipelines.back();
+    result.examined = in_order.examined();
   }
+  auto plans = search.run({});
+  // With devices of several kinds the baselines mix them in ways the search does not.
+  const auto consider = [&](const SearchPlan& baseline) {
+    auto& plan = plans[baseline.stages.size() - 1];
+    if (baseline.fits && (!plan || baseline.step_s < plan->step_s)) plan = baseline;
+  };
+  consider(result.data_parallel);
+  if (result.straight_pipeline) consider(*result.straight_pipeline);
   if (const SearchPlan* best = fastest(plans, nullptr)) {
     result.best = *best;
     if (const SearchPlan* other = fastest(plans, best)) result.runner_up = *other;
   } else {
-    const auto least = search.run({.aim = Aim::Memory});
-    const SearchPlan* needs_least = nullptr;
-    double least_ratio = kNever;
-    for (const auto& plan : least) {
-      if (!plan) continue;
-      double ratio = 0;
-      for (const SearchStage& stage : plan->stages) {
-        const Device& device = cluster.devices[stage.devices[0]];
-        ratio = std::max(ratio, stage.cost.memory.total() /
-                                    std::max(1.0, static_cast<double>(device.memory_bytes - options.reserved_bytes)));
-      }
-      if (ratio < least_ratio) std::tie(least_ratio, needs_least) = std::tuple(ratio, &*plan);
-    }
-    result.refusal = explain(*needs_least, profile, cluster, options);
+    result.refusal =
+        explain(needs_least(search.run({.aim = Aim::Memory}), cluster, options), profile, cluster, options);
   }
-  const int straight = std::min(static_cast<int>(cluster.devices.size()), search.costs().num_operators());
-  if (straight > 1 && options.mode != job::Mode::Dp) {
-    Rules rules{.aim = Aim::Time, .most_replicas = 1, .exact_stages = straight};
-    auto pipelines = search.run(rules);
-    if (!pipelines.back()) {
-      rules.aim = Aim::TimeWithoutLimit;
-      pipelines = search.run(rules);
-    }
-    result.straight_pipeline = pipelines.back();
-  }
-  result.examined = search.examined();
+  result.examined += search.examined();
   return result;
 }
 

@@ -4,7 +4,8 @@
 //
 // What is searched: every cut; for a stage any number of devices of one kind (equal speed and memory), taken in the
 // order of the cluster, so that neighbours in the pipeline are neighbours in the cluster; devices at the beginning may
-// stay idle. One stage may also run on all devices of all kinds. Among equals the first in a fixed order wins.
+// stay idle. Beyond that one stage on all devices of all kinds, and one device per stage in the order of the cluster.
+// Among equals the first in a fixed order wins.
 #pragma once
 
 #include <optional>
