@@ -378,7 +378,7 @@ TEST(Search, SameAnswerEveryTime) {
   }
 }
 
-// Counts, never seconds: about ten million stages are looked at in a second.
+// Counts, never seconds. They leave out the continuations that synchronous modes keep per state.
 TEST(Search, LargeModelsAreBounded) {
   Dice dice(11);
   const Profile resnet101 = random_profile(dice, 350, false), nasnet = random_profile(dice, 1250, true);
