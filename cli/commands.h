@@ -25,5 +25,6 @@ void declare_bench(CLI::App& app, Action& action);
 void declare_schedule(CLI::App& app, Action& action);
 void declare_profile(CLI::App& app, Action& action);
 void declare_cluster(CLI::App& app, Action& action);
+void declare_plan(CLI::App& app, Action& action);
 
 }  // namespace millrace::cli

@@ -105,6 +105,7 @@ int run(int argc, char** argv) {
   declare_schedule(app, action);
   declare_profile(app, action);
   declare_cluster(app, action);
+  declare_plan(app, action);
   CLI::App* keys = app.add_subcommand("keys", "List every key of a job file with its default and meaning");
   keys->callback([&] { action = [] { fmt::print("{}", job::describe_keys()); }; });
   try {

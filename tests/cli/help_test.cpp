@@ -20,7 +20,7 @@ class Help : public CommandTest {
 
 TEST_F(Help, NamesEveryCommand) {
   const std::string text = printed({"--help"});
-  for (const char* word : {"train", "bench", "schedule", "profile", "cluster", "keys", "--help", "--version"})
+  for (const char* word : {"train", "bench", "schedule", "profile", "cluster", "plan", "keys", "--help", "--version"})
     EXPECT_THAT(text, HasSubstr(word));
 }
 
