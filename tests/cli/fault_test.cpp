@@ -10,6 +10,7 @@ namespace millrace::cli {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::SizeIs;
@@ -54,6 +55,12 @@ std::set<std::string> shared_files_of(pid_t pid) {
 class FaultTest : public MpiTest {
  protected:
   void TearDown() override {
+    // mpirun may be gone a moment before those it killed.
+    const auto any_runs = [&] {
+      return std::any_of(workers_.begin(), workers_.end(),
+                         [](const auto& worker) { return is_running(worker.second); });
+    };
+    for (int i = 0; i < 100 && any_runs(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     for (const auto& [rank, pid] : workers_) {
       EXPECT_FALSE(is_running(pid)) << "worker " << rank << " is left";
       if (is_running(pid)) ::kill(pid, SIGKILL);
@@ -109,13 +116,13 @@ TEST_P(LostWorker, EndsTheJobAndIsNamed) {
   const Outcome outcome = end_of_job();
   EXPECT_NE(outcome.exit_code, 0);
   const std::vector<std::string> lines = failures_in(outcome.err);
-  ASSERT_THAT(lines, SizeIs(1)) << outcome.err;
   char host[64] = {};
   ::gethostname(host, sizeof host - 1);
   const std::string what = fault.signal == SIGKILL ? "died" : "has not answered for 8 s";
   const std::string who = "millrace: worker " + std::to_string(fault.rank) + " on " + host + " " + what;
-  EXPECT_THAT(lines[0], HasSubstr(who + "; last: stage " + std::to_string(fault.rank) + ", "));
-  EXPECT_THAT(lines[0], MatchesRegex(".*, [a-z ]+, (micro-batch|update) [0-9]+"));
+  EXPECT_THAT(lines, Contains(AllOf(HasSubstr(who + "; last: stage " + std::to_string(fault.rank) + ", "),
+                                    MatchesRegex(".*, [a-z ]+, (micro-batch|update) [0-9]+"))))
+      << outcome.err;
 }
 
 INSTANTIATE_TEST_SUITE_P(Mpi, LostWorker,
