@@ -54,6 +54,12 @@ std::set<std::string> shared_files_of(pid_t pid) {
 class FaultTest : public MpiTest {
  protected:
   void TearDown() override {
+    // mpirun may be gone a moment before those it killed.
+    const auto any_runs = [&] {
+      return std::any_of(workers_.begin(), workers_.end(),
+                         [](const auto& worker) { return is_running(worker.second); });
+    };
+    for (int i = 0; i < 100 && any_runs(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     for (const auto& [rank, pid] : workers_) {
       EXPECT_FALSE(is_running(pid)) << "worker " << rank << " is left";
       if (is_running(pid)) ::kill(pid, SIGKILL);

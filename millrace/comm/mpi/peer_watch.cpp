@@ -19,6 +19,8 @@ constexpr auto kBeat = 200ms;
 constexpr auto kSilence = 8s;
 // mpirun leaves about a second between asking processes to end and killing them.
 constexpr auto kAfterSignal = 600ms;
+// One that has told all before it ended is heard within this.
+constexpr auto kListen = 150ms;
 constexpr auto kStale = 450ms;
 // So long without a tick, this process was stopped itself.
 constexpr auto kOwnSilence = kSilence / 2;
@@ -76,7 +78,7 @@ void PeerWatch::show(std::function<std::string()> doing) {
 
 void PeerWatch::tick() {
   const auto now = Clock::now();
-  if (now - last_tick_ > kOwnSilence) {
+  if (stopped_since(last_tick_)) {
     was_stopped_ = true;
     woke_ = now;
     for (Peer& peer : peers_) peer.seen = now;
@@ -89,6 +91,9 @@ void PeerWatch::tick() {
   look_for_silence(now);
   if (asked_to_end.load(std::memory_order_relaxed)) look_after_signal(now);
 }
+
+// Also in the middle of a tick, which then goes on with what it knew before.
+bool PeerWatch::stopped_since(Clock::time_point then) const { return Clock::now() - then > kOwnSilence; }
 
 void PeerWatch::send_beats(Clock::time_point now) {
   next_beat_ = now + kBeat;
@@ -136,6 +141,7 @@ void PeerWatch::name(int rank, const std::string& what) const {
 void PeerWatch::look_for_silence(Clock::time_point now) {
   for (int r = 0; r < size_; ++r) {
     if (!peers_[r].watched || now - peers_[r].seen < kSilence) continue;
+    if (stopped_since(now)) return;
     name(r,
          fmt::format("has not answered for {} s", std::chrono::duration_cast<std::chrono::seconds>(kSilence).count()));
     say_goodbye();
@@ -158,20 +164,19 @@ bool PeerWatch::is_dead(const Peer& peer) const {
 void PeerWatch::look_after_signal(Clock::time_point now) {
   if (signalled_ == Clock::time_point{}) signalled_ = now;
   if (reason_is_known_) _exit(1);
-  int lost = -1;
-  bool mine_to_tell = true;
+  bool mine_to_tell = true;  // the first of a host speaks for it
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
-    if (is_dead(peers_[r])) {
-      if (lost < 0) lost = r;
-    } else if (r < rank_ && peers_[r].host == host_) {
-      mine_to_tell = false;  // the first of a host speaks for it
-    }
+    const bool dead = is_dead(peers_[r]);
+    if (!dead && r < rank_ && peers_[r].host == host_) mine_to_tell = false;
+    // It was dead before the signal came; those that die later do so because of it.
+    if (dead && lost_ < 0 && now - signalled_ < kListen) lost_ = r;
   }
-  if (lost >= 0 && mine_to_tell) {
-    take_beats(now);  // one that has ended by now may have told all, and is not the one that was lost
+  if (stopped_since(now) || now - signalled_ < kListen) return;
+  if (lost_ >= 0 && mine_to_tell) {
+    take_beats(now);  // one that was found dead just now may have told
     if (!reason_is_known_) {
-      name(lost, "died");
+      name(lost_, "died");
       say_goodbye();
     }
     _exit(1);

@@ -49,6 +49,7 @@ class PeerWatch {
   void look_for_silence(Clock::time_point now);
   void look_after_signal(Clock::time_point now);
   bool is_dead(const Peer& peer) const;
+  bool stopped_since(Clock::time_point then) const;
   void name(int rank, const std::string& what) const;
 
   const int rank_, size_;
@@ -60,6 +61,7 @@ class PeerWatch {
   MPI_Request receive_ = MPI_REQUEST_NULL;
   Clock::time_point next_beat_, signalled_, last_tick_, woke_;
   bool was_stopped_ = false;
+  int lost_ = -1;  // found dead when the signal to end came
   bool reason_is_known_ = false;
   std::mutex mutex_;
   std::function<std::string()> doing_;
