@@ -156,7 +156,7 @@ MpiProcess::MpiProcess() {
 
 // After a failure the job is ended by end_failed_process(), once the reason was printed.
 MpiProcess::~MpiProcess() {
-  if (!aborted_ && std::uncaught_exceptions() == 0) MPI_Barrier(control_);
+  if (!aborted_ && std::uncaught_exceptions() == 0) wait_for_all();
   stop_ = true;
   thread_.join();
   if (aborted_ || std::uncaught_exceptions() > 0) {
@@ -170,6 +170,16 @@ MpiProcess::~MpiProcess() {
   }
   peer_watch_.reset();
   MPI_Finalize();
+}
+
+// Asleep: MPI_Barrier would keep a core busy for as long as process 0 writes its files.
+void MpiProcess::wait_for_all() {
+  MPI_Request barrier = MPI_REQUEST_NULL;
+  MPI_Ibarrier(control_, &barrier);
+  for (int complete = 0; !complete;) {
+    MPI_Test(&barrier, &complete, MPI_STATUS_IGNORE);
+    if (!complete) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void MpiProcess::open(const Topology& topology) {

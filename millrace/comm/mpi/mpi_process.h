@@ -45,6 +45,7 @@ class MpiProcess : public Process {
   friend class MpiEndpoint;
 
   void serve();
+  void wait_for_all();
   void check_abort() const {
     if (aborted_.load(std::memory_order_relaxed)) throw Aborted();
   }
