@@ -14,10 +14,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 import vs_torch
-from vs_torch import FORMATS, ROOT, environment, failed
+from vs_torch import FORMATS, ROOT, environment, failed, torch_step_times
 
 DDP_BATCH = {"resnet50": 16, "alexnet": 128}  # of both processes together
 DDP_TARGET = 1.5
@@ -28,30 +27,12 @@ PROCESSES = 2
 def ddp_worker(args):
     """One process of PyTorch's; process 0 prints one JSON line."""
     import torch
-    import torchvision
 
     torch.set_num_threads(1)
-    torch.manual_seed(0)
     torch.distributed.init_process_group("gloo")
-    memory_format = torch.channels_last if args.format == "channels_last" else torch.contiguous_format
-    model = getattr(torchvision.models, args.model)(weights=None, num_classes=1000).train()
-    model = torch.nn.parallel.DistributedDataParallel(model.to(memory_format=memory_format), gradient_as_bucket_view=True)
-    batch = args.batch // PROCESSES
-    images = torch.randn(batch, 3, 224, 224).contiguous(memory_format=memory_format)
-    labels = torch.randint(1000, (batch,))
-    criterion = torch.nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    times = []
-    for _ in range(args.warmup + args.steps):
-        begin = time.perf_counter()
-        optimizer.zero_grad(set_to_none=False)
-        loss = criterion(model(images), labels)
-        loss.backward()
-        optimizer.step()
-        loss.item()
-        times.append(time.perf_counter() - begin)
+    ddp = torch.nn.parallel.DistributedDataParallel
+    timed = torch_step_times(args, args.batch // PROCESSES, lambda model: ddp(model, gradient_as_bucket_view=True))
     if torch.distributed.get_rank() == 0:
-        timed = times[args.warmup :]
         print(json.dumps({"samples_per_s": args.batch / statistics.median(timed), "step_ms": [1e3 * t for t in timed]}))
 
 

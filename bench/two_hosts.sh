@@ -19,9 +19,8 @@ done
 ((EUID == 0)) || { echo "two_hosts: needs root to make network namespaces" >&2; exit 1; }
 millrace=$PWD/build/release/bin/millrace
 [[ -x $millrace ]] || { echo "two_hosts: build first: cmake --preset release && cmake --build --preset release" >&2; exit 1; }
-for tool in ip tc mpirun; do
-  command -v "$tool" >/dev/null || { echo "two_hosts: installing iproute2 openmpi-bin"; apt-get install -y -qq iproute2 openmpi-bin >/dev/null; }
-done
+source bench/install_packages.sh
+install_packages two_hosts iproute2 openmpi-bin
 
 id=mr$$
 work=$(mktemp -d)

@@ -28,18 +28,17 @@ FORMATS = [DEFAULT_FORMAT, "channels_last"]
 MiB = 1 << 20
 
 
-def torch_worker(args):
-    """One measurement of PyTorch; runs in a process of its own and prints one JSON line."""
+def torch_step_times(args, batch, wrap=lambda model: model):
+    """Seconds of each step of this process after the warm-up; `wrap` makes the model a distributed one."""
     import torch
     import torchvision
 
-    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     memory_format = torch.channels_last if args.format == "channels_last" else torch.contiguous_format
     model = getattr(torchvision.models, args.model)(weights=None, num_classes=1000).train()
-    model = model.to(memory_format=memory_format)
-    images = torch.randn(args.batch, 3, 224, 224).contiguous(memory_format=memory_format)
-    labels = torch.randint(1000, (args.batch,))
+    model = wrap(model.to(memory_format=memory_format))
+    images = torch.randn(batch, 3, 224, 224).contiguous(memory_format=memory_format)
+    labels = torch.randint(1000, (batch,))
     criterion = torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     times = []
@@ -51,7 +50,15 @@ def torch_worker(args):
         optimizer.step()
         loss.item()
         times.append(time.perf_counter() - begin)
-    timed = times[args.warmup :]
+    return times[args.warmup :]
+
+
+def torch_worker(args):
+    """One measurement of PyTorch; runs in a process of its own and prints one JSON line."""
+    import torch
+
+    torch.set_num_threads(args.threads)
+    timed = torch_step_times(args, args.batch)
     record = {
         "samples_per_s": args.batch / statistics.median(timed),  # of the median step, as `millrace bench` has it
         "step_ms": [1e3 * t for t in timed],

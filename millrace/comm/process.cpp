@@ -1,5 +1,7 @@
 #include "millrace/comm/process.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <string_view>
 
@@ -17,6 +19,11 @@ bool is_first_process() {
     if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
   }
   return true;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
 std::unique_ptr<Process> make_process() { return is_started_by_mpi() ? make_mpi_process() : make_local_process(); }

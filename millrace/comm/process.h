@@ -57,6 +57,8 @@ std::unique_ptr<Process> make_mpi_process();
 // Whether this is process 0, or the only one; known before anything is set up.
 bool is_first_process();
 
+std::string host_name();
+
 // The last call before a process exits with a failure that others do not know of: ends them too.
 void end_failed_process(int exit_code);
 

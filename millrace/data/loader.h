@@ -64,11 +64,6 @@ class Loader {
 
   // What a loader's buffers take in memory.
   static int64_t buffer_bytes(const Dataset& dataset, const LoaderOptions& options);
-  static int64_t buffer_bytes(const Dataset& dataset, int64_t batch) {
-    LoaderOptions options;
-    options.batch = batch;
-    return buffer_bytes(dataset, options);
-  }
 
  private:
   struct Slot {

@@ -190,7 +190,7 @@ Profiled measure_profile(const job::Job& job, const ProfilingOptions& options, c
   if (options.repeats < 1) fail_input("repeats: {} steps cannot be timed; write 1 or more", options.repeats);
   const int64_t rows = options.rows > 0 ? options.rows : job.batch / job.parallel.microbatches;
   const graph::Graph graph = graph::fuse(model::build(job.model, rows, job.loss.label_smoothing));
-  const int threads = thread_count(job);
+  const int threads = options.threads > 0 ? options.threads : thread_count(job);
   Profiled profiled;
   Profile& profile = profiled.profile;
   WorkerThread thread;

@@ -13,7 +13,7 @@ namespace millrace::runtime {
 using schedule::Direction;
 using schedule::Kind;
 
-std::vector<Worker::Unit> Worker::units_of(const std::vector<Bound>& list) const {
+std::vector<Worker::Unit> Worker::units_of(const std::vector<Bound>& list) {
   std::vector<Unit> units;
   size_t begin = 0;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -24,7 +24,7 @@ std::vector<Worker::Unit> Worker::units_of(const std::vector<Bound>& list) const
     size_t start = i;
     while (start > begin && (list[start - 1].kind == Kind::Receive || list[start - 1].kind == Kind::Step)) --start;
     if (!units.empty()) units.back().end = start;
-    units.push_back({list[i].stage, list[i].kind != Kind::Forward, list[i].microbatch, start, list.size(), i, false});
+    units.push_back({list[i].stage, list[i].kind != Kind::Forward, start, list.size(), i, false});
     begin = i + 1;
   }
   return units;
@@ -60,8 +60,10 @@ bool Worker::has_arrived(const Bound& action) {
   return arrived;
 }
 
-void Worker::run_as_ready(const std::vector<Bound>& list) {
-  std::vector<Unit> units = units_of(list);
+void Worker::run_as_ready(List& bound) {
+  const std::vector<Bound>& list = bound.actions;
+  std::vector<Unit>& units = bound.units;
+  for (Unit& unit : units) unit.done = false;
   for (size_t i = 0; i < (units.empty() ? list.size() : units[0].begin); ++i) run(list[i]);
   for (Stage& stage : stages_) stage.forwards = stage.backwards = 0;
   auto do_unit = [&](Unit& unit) {
@@ -78,12 +80,12 @@ void Worker::run_as_ready(const std::vector<Bound>& list) {
     // Steps of a sum stand in front of a stage's next unit in the list: that one stays the next of its stage.
     size_t chosen = next;
     if (!can_run(list, units[next])) {
-      std::vector<bool> passed(2 * stages_.size(), false);
+      passed_.assign(2 * stages_.size(), false);
       for (size_t i = next; i < units.size(); ++i) {
         if (units[i].done) continue;
         const size_t queue = static_cast<size_t>(2 * units[i].stage) + (units[i].backward ? 1 : 0);
-        if (passed[queue]) continue;
-        passed[queue] = true;
+        if (passed_[queue]) continue;
+        passed_[queue] = true;
         const bool overtakes =
             std::any_of(units.begin() + static_cast<ptrdiff_t>(next), units.begin() + static_cast<ptrdiff_t>(i),
                         [&](const Unit& other) {

@@ -52,8 +52,7 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
   open_data();
   std::vector<double> op_seconds;
   if (plan::needs_op_seconds(job.parallel)) {
-    op_seconds = measure_op_seconds_together(process, job, graph_, thread_count(job, workers_on_host()),
-                                             limit.memory_bytes, limit.source, on_measure);
+    op_seconds = measure_op_seconds_together(process, job, thread_count(job, workers_on_host()), limit, on_measure);
   }
   facts_.plan = plan::make_plan(job, graph_, process.size(), op_seconds);
   const int workers = facts_.plan.pipeline.num_workers;

@@ -1,13 +1,12 @@
 #include "millrace/runtime/worker.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "millrace/base/error.h"
+#include "millrace/comm/process.h"
 #include "millrace/job/lr_schedule.h"
 
 namespace millrace::runtime {
@@ -15,15 +14,6 @@ namespace millrace::runtime {
 using schedule::Direction;
 using schedule::Kind;
 using schedule::Pipeline;
-
-namespace {
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
-}
-
-}  // namespace
 
 const char* name_of(Activity activity) {
   switch (activity) {
@@ -76,11 +66,12 @@ std::string Worker::doing() const {
                      is_update ? "update" : "micro-batch", first + action->microbatch);
 }
 
-const std::vector<Worker::Bound>& Worker::bind(const schedule::Schedule& schedule) {
-  for (const auto& [known, list] : lists_) {
-    if (known == &schedule) return list;
+Worker::List& Worker::bind(const schedule::Schedule& schedule) {
+  for (List& list : lists_) {
+    if (list.schedule == &schedule) return list;
   }
-  std::vector<Bound> list;
+  List list;
+  list.schedule = &schedule;
   for (const schedule::Action& action : schedule.workers[index_]) {
     Bound bound;
     bound.kind = action.kind;
@@ -98,9 +89,10 @@ const std::vector<Worker::Bound>& Worker::bind(const schedule::Schedule& schedul
       }
       if (bound.port < 0) fail_run("worker {} has no port for edge {} to {}", index_, action.edge, action.peer);
     }
-    list.push_back(bound);
+    list.actions.push_back(bound);
   }
-  return lists_.emplace_back(&schedule, std::move(list)).second;
+  if (schedule.trains && !facts_.job.parallel.static_scheduling) list.units = units_of(list.actions);
+  return lists_.emplace_back(std::move(list));
 }
 
 template <typename Body>
@@ -170,7 +162,7 @@ backend::StepContext Worker::context_of(const Stage& stage, int microbatch, int6
 }
 
 void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const WorkerEvents& events) {
-  const std::vector<Bound>& list = bind(schedule);
+  List& list = bind(schedule);
   first_step_ = first_step;
   current_step_.store(first_step, std::memory_order_relaxed);
   evaluating_ = false;
@@ -181,7 +173,7 @@ void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const
   }
   const int64_t begin = Timeline::now_ns();
   if (facts_.job.parallel.static_scheduling) {
-    for (const Bound& action : list) run(action);
+    for (const Bound& action : list.actions) run(action);
   } else {
     run_as_ready(list);
   }
@@ -193,7 +185,7 @@ WorkerRecord Worker::record() const {
   WorkerRecord record;
   record.worker = index_;
   record.device = fmt::format("{}:{}", facts_.plan.devices[index_].node, facts_.plan.devices[index_].device);
-  record.host = host_name();
+  record.host = comm::host_name();
   for (const Stage& stage : stages_) record.stages.push_back(stage.stage);
   record.planned_bytes = static_cast<int64_t>(planned_bytes());
   record.train_s = train_s_;
@@ -209,11 +201,11 @@ WorkerRecord Worker::record() const {
 }
 
 Metrics Worker::evaluate(const schedule::Schedule& schedule) {
-  const std::vector<Bound>& list = bind(schedule);
+  List& list = bind(schedule);
   const double transfer_s = endpoint_.transfer_s();
   const std::vector<int64_t> bytes = endpoint_.bytes_sent();
   evaluating_ = true;
-  for (const Bound& action : list) run(action);
+  for (const Bound& action : list.actions) run(action);
   finish_messages();
   evaluating_ = false;
   evaluation_transfer_s_ += endpoint_.transfer_s() - transfer_s;
@@ -243,7 +235,8 @@ void Worker::run(const Bound& action) {
     throw;
   } catch (const std::exception& error) {
     const job::DeviceId& device = facts_.plan.devices[index_];
-    fail_run("worker {} ({}:{} on {}), {}: {}", index_, device.node, device.device, host_name(), doing(), error.what());
+    fail_run("worker {} ({}:{} on {}), {}: {}", index_, device.node, device.device, comm::host_name(), doing(),
+             error.what());
   }
 }
 

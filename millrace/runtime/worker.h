@@ -131,7 +131,21 @@ class Worker {
   data::LoaderOptions loader_options(const Stage& stage) const;
   bool loads(const Stage& stage, const data::LoaderOptions& options) const;
   void open_data(Stage& stage);
-  const std::vector<Bound>& bind(const schedule::Schedule& schedule);
+  // A forward or backward with what belongs to it; see ready_order.cpp.
+  struct Unit {
+    int stage = 0;  // in stages_
+    bool backward = false;
+    size_t begin = 0, end = 0;  // in the list
+    size_t compute = 0;
+    bool done = false;
+  };
+  // This worker's list of a schedule; its units where its order may change.
+  struct List {
+    const schedule::Schedule* schedule = nullptr;
+    std::vector<Bound> actions;
+    std::vector<Unit> units;
+  };
+  List& bind(const schedule::Schedule& schedule);
 
   int64_t step_of(int microbatch) const;
   int64_t number_of(int microbatch) const;  // counted over the run, or over one evaluation
@@ -142,19 +156,10 @@ class Worker {
   Session::Place place_of(const Stage& stage, const Bound& action) const;
   backend::StepContext context_of(const Stage& stage, int microbatch, int64_t update) const;
 
-  // A forward or backward with what belongs to it; see ready_order.cpp.
-  struct Unit {
-    int stage = 0;  // in stages_
-    bool backward = false;
-    int microbatch = 0;
-    size_t begin = 0, end = 0;  // in the list
-    size_t compute = 0;
-    bool done = false;
-  };
-  std::vector<Unit> units_of(const std::vector<Bound>& list) const;
+  static std::vector<Unit> units_of(const std::vector<Bound>& list);
   bool can_run(const std::vector<Bound>& list, const Unit& unit);
   bool has_arrived(const Bound& action);
-  void run_as_ready(const std::vector<Bound>& list);
+  void run_as_ready(List& list);
 
   void run(const Bound& action);
   void forward(Stage& stage, const Bound& action);
@@ -175,7 +180,8 @@ class Worker {
   comm::Endpoint& endpoint_;
   int window_ = 1;
   std::vector<Stage> stages_;
-  std::vector<std::pair<const schedule::Schedule*, std::vector<Bound>>> lists_;
+  std::vector<List> lists_;
+  std::vector<bool> passed_;  // reused: queues of units that were looked at
   Timeline timeline_;
   double train_s_ = 0;
   double exposed_s_ = 0;  // waits for messages on their way

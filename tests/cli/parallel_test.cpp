@@ -63,6 +63,13 @@ TEST_F(Parallel, EvaluationIsNotCountedAsSent) {
   EXPECT_EQ(evaluated.at("links"), summary().at("links"));
 }
 
+TEST_F(Parallel, WhatTheSimulatorMakesOfTheRunStandsBesideIt) {
+  train_two_stages("1f1b", 4);
+  const double simulated = summary().at("simulated_step_ms"), measured = summary().at("step_ms").at("p50");
+  EXPECT_GT(simulated, 0);
+  EXPECT_LT(simulated, 1000 * measured);  // the same unit; how near it is, bench/parallel.sh says
+}
+
 TEST_F(Parallel, WeightsOfAnAsynchronousPipelineAreBehind) {
   train_two_stages("ssp", 1);
   EXPECT_EQ(summary().at("mode"), "ssp");

@@ -99,7 +99,7 @@ TEST(Loader, BuffersAreTheSameTwoForEver) {
   std::set<const float*> buffers;
   for (int i = 0; i < 20; ++i) buffers.insert(loader.next().images.data());
   EXPECT_EQ(buffers.size(), 2u);
-  EXPECT_EQ(Loader::buffer_bytes(dataset, 4), 2 * 4 * (5 * 4 + 4 + 8));
+  EXPECT_EQ(Loader::buffer_bytes(dataset, {.batch = 4}), 2 * 4 * (5 * 4 + 4 + 8));
 }
 
 TEST(Loader, UnshuffledSamplesComeInOrder) {
@@ -138,7 +138,7 @@ TEST(Loader, FixedBatchIsMadeOnceAndNeverCopied) {
     EXPECT_EQ(batch.epoch, i);
   }
   EXPECT_EQ(dataset.fills_, 1);
-  EXPECT_EQ(Loader::buffer_bytes(dataset, 6), 6 * (5 * 4 + 4 + 8));
+  EXPECT_EQ(Loader::buffer_bytes(dataset, {.batch = 6}), 6 * (5 * 4 + 4 + 8));
 }
 
 TEST(Loader, FailureInTheThreadReachesTheCaller) {

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <utility>
 
+#include "millrace/comm/process.h"
+
 namespace millrace::comm {
 namespace {
 
@@ -28,11 +30,6 @@ constexpr auto kOwnSilence = kSilence / 2;
 std::atomic<bool> asked_to_end{false};
 
 constexpr int kHostBytes = 64;
-
-std::string host_name() {
-  char name[kHostBytes] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
-}
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -51,7 +52,7 @@ class ChooserTest : public testing::Test {
   }
 
   std::filesystem::path folder_, file_;
-  int runs_ = 0;
+  std::atomic<int> runs_ = 0;
 };
 
 TEST_F(ChooserTest, TakesTheFasterInEitherOrder) {
@@ -83,6 +84,21 @@ TEST_F(ChooserTest, AChoiceAmongOthersIsAnotherChoice) {
   EXPECT_EQ(chooser.choose("work", {kernel("slow", 8), kernel("slower", 16)}, {{64, 64}, {64}}).algorithm, "slow");
   EXPECT_EQ(choose(chooser), "fast") << "the narrower choice replaced the wider";
   EXPECT_EQ(saved().size(), 2u);
+}
+
+TEST_F(ChooserTest, WorkersThatPrepareTogetherMeasureOnceAndAgree) {
+  std::atomic<int> measured{0};
+  std::string chosen[2];
+  auto prepare = [&](int worker) {
+    Chooser chooser(file_, [&](const std::string&) { ++measured; });
+    Kernel slow = kernel("slow", 8), fast = kernel("fast", 0);
+    chosen[worker] = chooser.choose("work", {slow, fast}, {{64, 64}, {64}}).algorithm;
+  };
+  std::thread other(prepare, 1);
+  prepare(0);
+  other.join();
+  EXPECT_EQ(measured, 1);
+  EXPECT_EQ(chosen[0], chosen[1]);
 }
 
 TEST_F(ChooserTest, TellsWhatItMeasures) {
