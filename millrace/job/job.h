@@ -86,6 +86,7 @@ struct Parallel {
   std::vector<std::string> cuts;         // instead of shares: the layer each further stage begins with
   std::string stage_file = {};  // instead of a placement: PipeDream's module_to_stage_map and stage_to_rank_map
   Replicas replicas = Replicas::Split;
+  std::string shares = {};        // "5:3.1": rows of each replica of each stage; empty: equally many
   int microbatches = 1;           // a batch is computed in this many parts, gradients summed
   std::vector<int> versions;      // ssp: weight versions kept by each stage; empty: stages - i for stage i
   bool static_scheduling = true;  // false: a worker may take an action that is ready before one that waits

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kLargestNode = 65'535;
 constexpr int kLargestDevice = 1'023;
+constexpr int kLargestShare = 1'000'000;
 constexpr size_t kMostReplicas = 65'536;  // of a whole placement
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -109,6 +110,24 @@ std::vector<double> parse_stage_weights(std::string_view text) {
     begin = end + 1;
   }
   return weights;
+}
+
+Shares parse_shares(std::string_view text) {
+  Shares shares(1);
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find_first_of(":.", begin), text.size());
+    const std::string_view item = text.substr(begin, end - begin);
+    int share = 0;
+    if (parse_number(item, share) != NumberFault::Ok || share < 1 || share > kLargestShare) {
+      fail_input(
+          "parallel.shares {}: {}, of replica {} of stage {}, is not a whole number from 1 to {}; write e.g. 5:3.1",
+          in_quotes(text), in_quotes(item), shares.back().size(), shares.size() - 1, kLargestShare);
+    }
+    shares.back().push_back(share);
+    if (end < text.size() && text[end] == '.') shares.emplace_back();
+    begin = end + 1;
+  }
+  return shares;
 }
 
 }  // namespace millrace::job

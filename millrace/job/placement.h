@@ -2,8 +2,10 @@
 //
 //   placement = stage ('.' stage)*      stage = run (',' run)*      run = node ':' device ['-' device]
 //   weights   = number (':' number)*
+//   shares    = weights ('.' weights)*
 //
 // "0:0-6.0:7" puts stage 0 on devices 0 to 6 of node 0 and stage 1 on device 7. Stages may share devices.
+// Shares "5:3.1" give the first of two replicas of stage 0 five rows of a micro-batch for every three of the second.
 #pragma once
 
 #include <compare>
@@ -22,8 +24,12 @@ struct DeviceId {
 // Per stage the devices of its replicas, in the order written.
 using Placement = std::vector<std::vector<DeviceId>>;
 
-// Both throw std::invalid_argument with the key, the text, the place in it and what to write.
+// All throw std::invalid_argument with the key, the text, the place in it and what to write.
 Placement parse_placement(std::string_view text);
 std::vector<double> parse_stage_weights(std::string_view text);
+
+// Per stage the share of each replica.
+using Shares = std::vector<std::vector<int>>;
+Shares parse_shares(std::string_view text);
 
 }  // namespace millrace::job

@@ -103,6 +103,30 @@ void check_split(const Job& job, const Placement& stages, const std::string& whe
   }
 }
 
+void check_shares(const Parallel& parallel, const Placement& stages, const std::string& where) {
+  if (parallel.shares.empty()) return;
+  if (parallel.replicas == Replicas::RoundRobin) {
+    fail_input(
+        "{}: parallel.shares say which rows of a micro-batch a replica takes and parallel.replicas is round_robin, "
+        "whole ones in turn; remove the shares or write parallel.replicas: split",
+        where);
+  }
+  if (stages.empty()) {
+    fail_input("{}: parallel.shares {} need to know the replicas; write parallel.placement, e.g. 0:0-1", where,
+               parallel.shares);
+  }
+  const Shares shares = parse_shares(parallel.shares);
+  if (shares.size() != stages.size()) {
+    fail_input("{}: parallel.shares {} are of {} stages and there are {}; write them for each, separated by dots",
+               where, parallel.shares, shares.size(), stages.size());
+  }
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    if (shares[stage].size() == stages[stage].size()) continue;
+    fail_input("{}: parallel.shares {} has {} for stage {}, which has {} replicas; write one for each", where,
+               parallel.shares, shares[stage].size(), stage, stages[stage].size());
+  }
+}
+
 // Every replica takes equally many whole micro-batches of a batch.
 void check_round_robin(const Job& job, const Placement& stages, const std::string& where) {
   if (is_asynchronous(job.parallel.mode)) return;
@@ -128,6 +152,7 @@ void validate_parallel(const Job& job, const std::string& where) {
   check_num_stages(job, stages.size(), where);
   check_counts(parallel, std::max<size_t>(stages.size(), 1), where);
   check_asynchronous(job, where);
+  check_shares(parallel, stages, where);
   if (parallel.replicas == Replicas::Split) {
     check_split(job, stages, where);
   } else {

@@ -78,17 +78,6 @@ bool needs_op_seconds(const job::Parallel& parallel) {
   return parallel.balance == job::Balance::Time && parallel.cuts.empty() && job::placed_stages(parallel).size() > 1;
 }
 
-schedule::Rows Plan::rows(int stage, int replica) const {
-  if (pipeline.replicas == Replicas::RoundRobin) return {0, pipeline.rows};
-  return schedule::replica_rows(pipeline.rows, replica, pipeline.num_replicas(stage));
-}
-
-int64_t Plan::most_rows(int stage) const {
-  int64_t most = 0;
-  for (int r = 0; r < pipeline.num_replicas(stage); ++r) most = std::max(most, rows(stage, r).size());
-  return most;
-}
-
 Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes,
                const std::vector<double>& op_seconds) {
   const job::Parallel& parallel = job.parallel;
@@ -111,6 +100,7 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
   pipeline.rows = job.batch / parallel.microbatches;
   pipeline.microbatches = parallel.microbatches;
   pipeline.multi_buffer = parallel.multi_buffer;
+  if (!parallel.shares.empty()) pipeline.shares = job::parse_shares(parallel.shares);
   for (const auto& stage : placement) {
     pipeline.stages.emplace_back();
     for (const job::DeviceId& device : stage) {
@@ -121,9 +111,11 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
   for (const graph::StageEdge& edge : plan.edges) pipeline.edges.push_back({edge.from, edge.to});
   pipeline.versions = versions(parallel, pipeline);
   for (int s = 0; s < pipeline.num_stages(); ++s) {
-    if (pipeline.replicas == Replicas::Split && pipeline.rows < pipeline.num_replicas(s)) {
-      fail_input("batch: a micro-batch has {} rows and stage {} {} replicas; each needs a row: write a larger batch",
-                 pipeline.rows, s, pipeline.num_replicas(s));
+    for (int r = 0; r < pipeline.num_replicas(s); ++r) {
+      if (plan.rows(s, r).size() > 0) continue;
+      fail_input("batch: a micro-batch has {} rows and replica {} of the {} of stage {} none; write a larger batch{}",
+                 pipeline.rows, r, pipeline.num_replicas(s), s,
+                 pipeline.shares.empty() ? "" : " or parallel.shares nearer to each other");
     }
     const graph::Program program =
         training_program(graph, {parallel.microbatches, job.optimizer.momentum > 0, true, plan.slice(s)});

@@ -19,9 +19,8 @@ struct Plan {
   std::vector<job::DeviceId> devices;   // of each worker
 
   graph::StageSlice slice(int stage) const { return {first, stage}; }
-  // Rows a replica computes of a micro-batch; the last replicas' shapes are those of the largest share.
-  schedule::Rows rows(int stage, int replica) const;
-  int64_t most_rows(int stage) const;
+  // Rows a replica computes of a micro-batch.
+  schedule::Rows rows(int stage, int replica) const { return schedule::replica_rows(pipeline, stage, replica); }
 };
 
 // Whether the model is cut by how long its operators take, which somebody has to measure.

@@ -57,7 +57,7 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   added.stage = stage;
   added.replica = replica;
   added.rows = facts_.plan.rows(stage, replica);
-  added.graph = graph::fuse(model::build(job.model, facts_.plan.most_rows(stage), job.loss.label_smoothing));
+  added.graph = graph::fuse(model::build(job.model, added.rows.size(), job.loss.label_smoothing));
 
   SessionOptions options;
   options.microbatches = pipeline.synchronous() ? pipeline.microbatches : 1;

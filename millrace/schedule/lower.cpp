@@ -74,12 +74,11 @@ class Lowering {
   // Workers of the other end that this replica exchanges rows of the micro-batch with.
   std::vector<int> peers(int stage, int replica, int other, int microbatch) const {
     std::vector<int> workers;
-    const Rows mine = replica_rows(pipeline_.rows, replica, pipeline_.num_replicas(stage));
+    const Rows mine = replica_rows(pipeline_, stage, replica);
     for (int r = 0; r < pipeline_.num_replicas(other); ++r) {
       if (!takes(pipeline_, other, r, microbatch)) continue;
-      const Rows theirs = replica_rows(pipeline_.rows, r, pipeline_.num_replicas(other));
-      const bool overlap = mine.begin < theirs.end && theirs.begin < mine.end;
-      if (pipeline_.replicas == job::Replicas::RoundRobin || overlap) workers.push_back(pipeline_.stages[other][r]);
+      const Rows theirs = replica_rows(pipeline_, other, r);
+      if (mine.begin < theirs.end && theirs.begin < mine.end) workers.push_back(pipeline_.stages[other][r]);
     }
     return workers;
   }

@@ -22,9 +22,8 @@ namespace {
 
 // The part of a micro-batch's rows that two replicas have in common.
 double common_share(const Pipeline& pipeline, int stage, int replica, int other, int other_replica) {
-  if (pipeline.replicas == job::Replicas::RoundRobin) return 1;
-  const Rows a = replica_rows(pipeline.rows, replica, pipeline.num_replicas(stage));
-  const Rows b = replica_rows(pipeline.rows, other_replica, pipeline.num_replicas(other));
+  const Rows a = replica_rows(pipeline, stage, replica);
+  const Rows b = replica_rows(pipeline, other, other_replica);
   const int64_t common = std::min(a.end, b.end) - std::max(a.begin, b.begin);
   return static_cast<double>(common) / static_cast<double>(pipeline.rows);
 }

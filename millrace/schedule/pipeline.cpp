@@ -1,6 +1,8 @@
 // Who takes which micro-batch, and which update and version it belongs to.
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "millrace/schedule/schedule.h"
 
 namespace millrace::schedule {
@@ -19,8 +21,16 @@ Pipeline chain(job::Mode mode, int num_stages, int microbatches) {
   return pipeline;
 }
 
-Rows replica_rows(int64_t rows, int replica, int num_replicas) {
-  return {rows * replica / num_replicas, rows * (replica + 1) / num_replicas};
+Rows replica_rows(const Pipeline& pipeline, int stage, int replica) {
+  if (pipeline.replicas == job::Replicas::RoundRobin) return {0, pipeline.rows};
+  int64_t before = replica, own = 1, all = pipeline.num_replicas(stage);
+  if (!pipeline.shares.empty()) {
+    const std::vector<int>& shares = pipeline.shares[stage];
+    before = std::accumulate(shares.begin(), shares.begin() + replica, int64_t{0});
+    own = shares[replica];
+    all = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  }
+  return {pipeline.rows * before / all, pipeline.rows * (before + own) / all};
 }
 
 bool takes(const Pipeline& pipeline, int stage, int replica, int microbatch) {

@@ -78,7 +78,8 @@ struct Pipeline {
   std::vector<int> versions;  // per stage; 1 in synchronous modes
   std::vector<int> buckets;   // per stage: pieces in which gradients are reduced; used where there are replicas
   int64_t rows = 1;           // of a micro-batch, over all replicas
-  int microbatches = 1;       // of one update, in synchronous modes
+  std::vector<std::vector<int>> shares;  // per stage and replica of those rows, under Replicas::Split; empty: even
+  int microbatches = 1;                  // of one update, in synchronous modes
   bool multi_buffer = true;
   bool operator==(const Pipeline&) const = default;
 
@@ -90,8 +91,8 @@ struct Pipeline {
 // A chain of stages with one worker each and one edge between neighbours.
 Pipeline chain(job::Mode mode, int num_stages, int microbatches);
 
-// Rows of every micro-batch that a replica works on, under Replicas::Split.
-Rows replica_rows(int64_t rows, int replica, int num_replicas);
+// Rows of a micro-batch that a replica works on, if it takes it.
+Rows replica_rows(const Pipeline& pipeline, int stage, int replica);
 
 // Whether the replica works on the micro-batch at all; under Replicas::RoundRobin only one of a stage does.
 bool takes(const Pipeline& pipeline, int stage, int replica, int microbatch);

@@ -97,4 +97,12 @@ TEST(StageWeights, OthersAreRefusedByStage) {
 }
 
 }  // namespace
+TEST(Placement, SharesAreOfStagesAndTheirReplicas) {
+  EXPECT_EQ(parse_shares("5:3.1"), (Shares{{5, 3}, {1}}));
+  EXPECT_EQ(parse_shares("7"), (Shares{{7}}));
+  for (const char* wrong : {"", "5:", "5.", "5:0", "5:x", "1.5:-1", "5:3,1", "10000000"}) {
+    EXPECT_THAT([=] { parse_shares(wrong); }, refuses(HasSubstr("is not a whole number from 1 to 1000000"))) << wrong;
+  }
+}
+
 }  // namespace millrace::job

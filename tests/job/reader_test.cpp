@@ -345,6 +345,10 @@ TEST(Writer, SharesOfStagesReadBackEqual) {
   job.parallel.replicas = Replicas::RoundRobin;
   job.parallel.microbatches = 16;
   EXPECT_EQ(parse_job(to_yaml(job), "other.yaml", {}), job) << to_yaml(job);
+  job.parallel.placement = "0:0-1.0:2";
+  job.parallel.replicas = Replicas::Split;
+  job.parallel.shares = "5:3.1";
+  EXPECT_EQ(parse_job(to_yaml(job), "other.yaml", {}), job) << to_yaml(job);
 }
 
 TEST(Writer, AnyNameReadsBackEqual) {

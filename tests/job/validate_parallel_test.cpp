@@ -174,5 +174,25 @@ TEST(ValidateParallel, RoundRobinSharesMicrobatchesEquallyInSynchronousModes) {
   EXPECT_NO_THROW(in_turn(Mode::PipeDream, "0:0-2.0:3-4", 1)());
 }
 
+TEST(ValidateParallel, SharesAreOneForEveryReplica) {
+  auto shared = [](const std::string& placement, const std::string& shares) {
+    return placed(Mode::Ssp, placement, [=](Job& job) { job.parallel.shares = shares; });
+  };
+  EXPECT_NO_THROW(shared("0:0-1.0:2", "5:3.1")());
+  EXPECT_THAT(shared("0:0-1.0:2", "5:3"),
+              refuses("job.yaml: parallel.shares 5:3 are of 1 stages and there are 2; write "
+                      "them for each, separated by dots"));
+  EXPECT_THAT(shared("0:0-1.0:2", "5:3:1.1"), refuses("job.yaml: parallel.shares 5:3:1.1 has 3 for stage 0, which has "
+                                                      "2 replicas; write one for each"));
+  EXPECT_THAT(placed(Mode::Dp, "", [](Job& job) { job.parallel.shares = "5:3"; }),
+              refuses("job.yaml: parallel.shares 5:3 need to know the replicas; write parallel.placement, e.g. 0:0-1"));
+  EXPECT_THAT(placed(Mode::PipeDream, "0:0-1",
+                     [](Job& job) {
+                       job.parallel.shares = "5:3";
+                       job.parallel.replicas = Replicas::RoundRobin;
+                     }),
+              refuses(HasSubstr("remove the shares or write parallel.replicas: split")));
+}
+
 }  // namespace
 }  // namespace millrace::job

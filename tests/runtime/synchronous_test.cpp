@@ -103,6 +103,29 @@ TEST(Synchronous, UnevenReplicationOfBatchesThatDoNotDivide) {
   }
 }
 
+TEST(Synchronous, ReplicasMayTakeUnequalSharesOfTheRows) {
+  job::Job base = one_worker(2);
+  base.batch = 26;
+  base.data.train_samples = 60;  // the last batch of an epoch has fewer rows than some shares begin at
+  base.data.test_samples = 21;
+  base.steps = 10;
+  const RunResult one = run(base);
+  struct Case {
+    const char *placement, *shares;
+  };
+  for (const auto& [placement, shares] :
+       {Case{"0:0-1", "10:3"}, Case{"0:0-2.0:0-1", "1:8:4.2:11"}, Case{"0:0-1.0:1", "3:2.1"}}) {
+    job::Job job = base;
+    job.parallel.mode = std::string(placement).find('.') == std::string::npos ? Mode::Dp : Mode::OneFOneB;
+    job.parallel.placement = placement;
+    job.parallel.shares = shares;
+    const RunResult many = run(job);
+    EXPECT_LE(largest_difference(many.state, one.state), 1e-6) << placement;
+    EXPECT_EQ(many.result.samples, one.result.samples);
+    EXPECT_EQ(many.result.evaluation->top1, one.result.evaluation->top1);
+  }
+}
+
 TEST(Synchronous, SmallBucketsChangeNothing) {
   job::Job job = one_worker(1);
   job.steps = 5;

@@ -160,10 +160,7 @@ class Machine {
   int update(const Unit& unit, int microbatch) const {
     return pipeline_.synchronous() ? microbatch / pipeline_.microbatches : local(unit, microbatch);
   }
-  Rows rows(int stage, int replica) const {
-    if (in_turn()) return {0, pipeline_.rows};
-    return replica_rows(pipeline_.rows, replica, pipeline_.num_replicas(stage));
-  }
+  Rows rows(int stage, int replica) const { return replica_rows(pipeline_, stage, replica); }
   template <typename Buffers>
   auto& slot(Buffers& buffers, const Unit& unit, int microbatch) const {
     return buffers[local(unit, microbatch) % buffers.size()];
