@@ -84,6 +84,7 @@ for ((i = 0; i < repeats; ++i)); do
   run ssp-conv-both-fc-shared "parallel.cuts=[classifier.0,classifier.3]" parallel.mode=ssp \
     parallel.placement=0:0,1:0.1:0.0:0
   run ssp-conv-both-fc-one "$cut" parallel.mode=ssp parallel.placement=0:0,1:0.1:0
+  run ssp-conv-shares-fc-one "$cut" parallel.mode=ssp parallel.placement=0:0,1:0.1:0 parallel.shares=75:53.1
   run ssp-conv-fc "$cut" parallel.mode=ssp parallel.placement=0:0.1:0
 done
 

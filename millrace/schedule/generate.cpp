@@ -133,8 +133,10 @@ class Player {
     const int64_t never = std::numeric_limits<int64_t>::max();
     const size_t next = backward ? replica.backwards : replica.forwards;
     if (next == replica.microbatches.size()) return never;
-    if (backward ? next >= replica.forwards : next > replica.backwards + replica.ahead) return never;
-    if (backward && pipeline_.mode == Mode::GPipe && replica.forwards < replica.microbatches.size()) return never;
+    // Every replica keeps the closed form's order. Were a backward taken before the forward that belongs ahead of it,
+    // replicas of the same stage on other workers, which are that far ahead, would wait for this one.
+    const size_t due = std::min(replica.backwards + replica.ahead + 1, replica.microbatches.size());
+    if (backward ? replica.forwards < due : replica.forwards >= due) return never;
     const int m = replica.microbatches[next] - first_;
     int64_t at = std::max(free_at_[replica.worker], last_sum(replica));
     for (const Edge& edge : pipeline_.edges) {
