@@ -94,7 +94,7 @@ std::string arithmetic_row(double gflops, double peak_gflops) {
 
 void bench(const BenchArguments& arguments) {
   constexpr int kTimedSteps = 2;
-  job::Job job = job::read_job(arguments.job.path, arguments.job.sets);
+  job::Job job = arguments.job.read();
   const int64_t steps = job.steps > 0 ? job.steps : 10;
   job.steps = arguments.warmup + steps + kTimedSteps;
   job.eval.every_epochs = 0;

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "millrace/job/job.h"
+
 namespace millrace::cli {
 
 using Action = std::function<void()>;
@@ -13,8 +15,11 @@ using Action = std::function<void()>;
 // What every command that takes a job takes.
 struct JobArguments {
   std::string path;
+  std::string plan;
   std::vector<std::string> sets;
   void declare(CLI::App& command);
+  // The file, then the plan, then --set.
+  job::Job read() const;
 };
 
 // For options that name a file or directory: refuses "", which would read as the option not given.
@@ -26,5 +31,7 @@ void declare_schedule(CLI::App& app, Action& action);
 void declare_profile(CLI::App& app, Action& action);
 void declare_cluster(CLI::App& app, Action& action);
 void declare_plan(CLI::App& app, Action& action);
+void declare_simulate(CLI::App& app, Action& action);
+void declare_report(CLI::App& app, Action& action);
 
 }  // namespace millrace::cli

@@ -15,6 +15,7 @@
 #include "millrace/comm/process.h"
 #include "millrace/job/reader.h"
 #include "millrace/job/text.h"
+#include "millrace/plan/plan_file.h"
 
 namespace millrace::cli {
 
@@ -24,6 +25,16 @@ void JobArguments::declare(CLI::App& command) {
       ->type_name("KEY=VALUE")
       ->take_all()
       ->allow_extra_args(false);
+  command.add_option("--plan", plan, "Take parallel.* from a plan (plan.json)")
+      ->type_name("FILE")
+      ->check(not_empty("plan.json"));
+}
+
+job::Job JobArguments::read() const {
+  std::vector<std::string> settings;
+  if (!plan.empty()) settings = plan::read_plan_settings(plan);
+  settings.insert(settings.end(), sets.begin(), sets.end());
+  return job::read_job(path, settings);
 }
 
 CLI::Validator not_empty(const std::string& example) {
@@ -106,6 +117,8 @@ int run(int argc, char** argv) {
   declare_profile(app, action);
   declare_cluster(app, action);
   declare_plan(app, action);
+  declare_simulate(app, action);
+  declare_report(app, action);
   CLI::App* keys = app.add_subcommand("keys", "List every key of a job file with its default and meaning");
   keys->callback([&] { action = [] { fmt::print("{}", job::describe_keys()); }; });
   try {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <memory>
 #include <string>
 
 #include "millrace/report/process_memory.h"
@@ -31,9 +32,9 @@ class MemoryMeter {
 
 // Says once, on standard error, that a first run takes longer to start.
 inline runtime::OnMeasure announce_measuring() {
-  return [said = false](const std::string&) mutable {
-    if (!said) fmt::print(stderr, "measuring kernels for this machine (kept for later runs) ...\n");
-    said = true;
+  return [said = std::make_shared<bool>(false)](const std::string&) {
+    if (!*said) fmt::print(stderr, "measuring kernels for this machine (kept for later runs) ...\n");
+    *said = true;
   };
 }
 

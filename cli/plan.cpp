@@ -1,4 +1,4 @@
-// millrace plan: chooses where a model is cut into stages and how often each is replicated.
+// millrace plan: chooses how a job runs on a cluster; or, from PipeDream's graph file, where a model is cut.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,11 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/planning.h"
 #include "millrace/base/error.h"
 #include "millrace/job/small_file.h"
 #include "millrace/job/text.h"
 #include "millrace/plan/pipedream_cost.h"
 #include "millrace/profile/profile.h"
+#include "millrace/report/plan_report.h"
 #include "millrace/report/run_directory.h"
 #include "millrace/report/table.h"
 #include "millrace/report/units.h"
@@ -19,7 +21,12 @@ namespace millrace::cli {
 namespace {
 
 struct PlanArguments {
-  std::string graph, devices, bandwidth, cost_model, json;
+  JobArguments job;
+  PlanningArguments planning;
+  std::string svg;
+  bool explain = false, stale = false;
+  std::string graph, devices, bandwidth, cost_model;
+  std::string json;
 };
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -108,32 +115,86 @@ void plan_graph(const PlanArguments& arguments) {
   print_plan(plan, profile);
 }
 
+// Which of the two forms is meant, with all it needs and nothing of the other.
+void check_form(const CLI::App& command, const PlanArguments& arguments) {
+  constexpr const char* kOfGraph[] = {"--graph", "--devices", "--bandwidth", "--cost-model"};
+  constexpr const char* kOfJob[] = {"--cluster", "--profile", "--svg", "--explain", "--stale", "--set", "--plan"};
+  const bool has_graph = command.count("--graph") > 0;
+  if (has_graph == !arguments.job.path.empty()) {
+    fail_input("plan: {}", has_graph ? "a job and --graph were given; write one of them"
+                                     : "write a job, millrace plan JOB --cluster FILE, or --graph with --devices, "
+                                       "--bandwidth and --cost-model");
+  }
+  for (const char* option : kOfGraph) {
+    if (has_graph && command.count(option) == 0)
+      fail_input("plan: --graph needs {} too; see millrace plan --help", option);
+    if (!has_graph && command.count(option) > 0) fail_input("plan: {} goes with --graph, not with a job", option);
+  }
+  for (const char* option : kOfJob) {
+    if (has_graph && command.count(option) > 0) fail_input("plan: {} goes with a job, not with --graph", option);
+  }
+}
+
+void plan_for_job(const PlanArguments& arguments) {
+  job::Job job = arguments.job.read();
+  if (arguments.stale) job.parallel.stale = true;
+  if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
+  if (!arguments.svg.empty()) report::check_file(arguments.svg, "--svg");
+  const PlannedChoice planned = plan_job(job, arguments.planning);
+  const report::PlannedJob shown{job, planned.graph, planned.cluster, planned.choice};
+  fmt::print("{}", report::plan_tables(shown));
+  if (arguments.explain) fmt::print("\n{}", report::explain_choice(planned.choice));
+  if (!arguments.json.empty()) {
+    report::write_file(arguments.json, report::plan_json(shown).dump(2) + "\n");
+    fmt::print("\nwritten: {0}; run it with millrace train {1} --plan {0}\n", arguments.json, arguments.job.path);
+  }
+  if (!arguments.svg.empty()) {
+    report::write_file(arguments.svg, report::plan_svg(shown));
+    fmt::print("written: {}\n", arguments.svg);
+  }
+}
+
 }  // namespace
 
 void declare_plan(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<PlanArguments>();
-  CLI::App* command = app.add_subcommand("plan", "Choose stages and their replicas");
-  command->add_option("--graph", arguments->graph, "Costs of the layers (PipeDream's graph.txt)")
-      ->required()
+  CLI::App* command = app.add_subcommand("plan", "Choose mode, stages, replicas and micro-batches for a cluster");
+  arguments->job.declare(*command);
+  command->get_option("JOB")->required(false);
+  arguments->planning.declare(*command);
+  command->add_flag("--explain", arguments->explain, "Also list every plan that was predicted, and why not");
+  command->add_flag("--stale", arguments->stale, "Modes that update without waiting may be chosen (pipedream, ssp)");
+  command->add_option("--svg", arguments->svg, "Draw the pipeline over time here")
       ->type_name("FILE")
-      ->check(not_empty("graph.txt"));
-  command->add_option("--devices", arguments->devices, "Devices, or one number per level, innermost first: 4x4")
-      ->required()
-      ->type_name("N[xN]");
-  command->add_option("--bandwidth", arguments->bandwidth, "Bytes per second, one per level: 1.1e10,1.25e9")
-      ->required()
-      ->type_name("B[,B]");
-  command->add_option("--cost-model", arguments->cost_model, "What a plan is taken to cost")
-      ->required()
-      ->check(CLI::IsMember({"pipedream"}));
-  command->add_option("--json", arguments->json, "Write cost and stages here")
+      ->check(not_empty("plan.svg"));
+  command->add_option("--json", arguments->json, "Write the plan here: millrace train JOB --plan FILE runs it")
       ->type_name("FILE")
       ->check(not_empty("plan.json"));
+  command->add_option("--graph", arguments->graph, "Instead of a job: costs of the layers (PipeDream's graph.txt)")
+      ->type_name("FILE")
+      ->check(not_empty("graph.txt"));
+  command->add_option("--devices", arguments->devices, "With --graph: devices, or one number per level: 4x4")
+      ->type_name("N[xN]");
+  command
+      ->add_option("--bandwidth", arguments->bandwidth, "With --graph: bytes per second of each level: 1.1e10,1.25e9")
+      ->type_name("B[,B]");
+  command->add_option("--cost-model", arguments->cost_model, "With --graph: what a plan is taken to cost")
+      ->check(CLI::IsMember({"pipedream"}));
   command->footer(
-      "PipeDream's cost model: seconds per minibatch of the slowest stage or link, replicas taking minibatches in\n"
-      "turn, sums of gradients added to compute, memory unlimited. first and last of a stage are ids of the graph "
-      "file.");
-  command->callback([arguments, &action] { action = [arguments] { plan_graph(*arguments); }; });
+      "The operators are measured here (or read from --profile), pipelines are searched for, and the best of every "
+      "mode\n"
+      "and number of micro-batches are played through the simulator as they would run. Memory is laid out as a run "
+      "lays\n"
+      "it out. A plan's \"parallel\" may be edited.\n"
+      "With --graph, levels innermost first, PipeDream's cost model: seconds per minibatch of the slowest stage or "
+      "link,\n"
+      "replicas taking minibatches in turn, sums of gradients added to compute, memory unlimited.");
+  command->callback([arguments, command, &action] {
+    action = [arguments, command] {
+      check_form(*command, *arguments);
+      arguments->graph.empty() ? plan_for_job(*arguments) : plan_graph(*arguments);
+    };
+  });
 }
 
 }  // namespace millrace::cli

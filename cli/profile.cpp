@@ -25,6 +25,7 @@ struct ProfileArguments {
   std::string out = "profile.json";
   std::string rows;
   int repeats = runtime::ProfilingOptions{}.repeats;
+  int workers = 1;
 };
 
 constexpr int64_t kMostRows = 1'000'000;
@@ -101,7 +102,7 @@ void print_profile(const runtime::Profiled& profiled) {
 }
 
 void profile_job(const ProfileArguments& arguments) {
-  const job::Job job = job::read_job(arguments.job.path, arguments.job.sets);
+  const job::Job job = arguments.job.read();
   const std::vector<int64_t> sizes =
       arguments.rows.empty() ? std::vector<int64_t>{job.batch / job.parallel.microbatches} : parse_rows(arguments.rows);
   const bool alone = sizes.size() == 1;
@@ -111,6 +112,8 @@ void profile_job(const ProfileArguments& arguments) {
     runtime::ProfilingOptions options;
     options.rows = rows;
     options.repeats = arguments.repeats;
+    options.threads = runtime::thread_count(job, arguments.workers);
+    options.beside = arguments.workers - 1;
     const runtime::Profiled profiled = runtime::measure_profile(job, options, machine_limit(), on_measure);
     const std::string file = file_for(arguments.out, rows, alone);
     report::write_file(file, profile::to_json(profiled.profile));
@@ -137,6 +140,13 @@ void declare_profile(CLI::App& app, Action& action) {
   command->add_option("--repeats", arguments->repeats, "Steps that are timed")
       ->check(CLI::Range(1, 100'000))
       ->type_name("STEPS")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--workers", arguments->workers,
+          "Workers that run at once on this machine, as they will: one is measured, the others keep it company")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N")
       ->capture_default_str();
   command->footer(
       "One worker runs training steps of one micro-batch; of every operator and pass the median and the middle half's\n"

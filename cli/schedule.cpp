@@ -19,6 +19,7 @@
 #include "millrace/schedule/picture.h"
 #include "millrace/schedule/prover.h"
 #include "millrace/schedule/simulator.h"
+#include "millrace/schedule/steady.h"
 
 namespace millrace::cli {
 namespace {
@@ -122,23 +123,13 @@ void print_actions(const Schedule& lowered) {
   }
 }
 
-// One update where all micro-batches of it are flushed; else as many minibatches as show the steady state.
-Schedule lists_of(const schedule::Pipeline& pipeline) {
-  if (pipeline.synchronous()) return schedule::compute_schedule(pipeline, 1);
-  int in_flight = 1;
-  for (int s = 0; s < pipeline.num_stages(); ++s) {
-    in_flight = std::max(in_flight, pipeline.versions[s] * pipeline.num_replicas(s));
-  }
-  return schedule::compute_schedule(pipeline, 4 * in_flight);
-}
-
 void show(const ShowArguments& arguments) {
-  const job::Job job = job::read_job(arguments.job.path, arguments.job.sets);
+  const job::Job job = arguments.job.read();
   if (!arguments.csv.empty()) report::check_file(arguments.csv, "--csv");
   const graph::Graph graph =
       graph::fuse(model::build(job.model, job.batch / job.parallel.microbatches, job.loss.label_smoothing));
   const plan::Plan plan = plan::make_plan(job, graph, 1);
-  const Schedule lowered = schedule::lower(lists_of(plan.pipeline));
+  const Schedule lowered = schedule::steady_lists(plan.pipeline);
   schedule::prove(lowered);
   if (!arguments.csv.empty()) report::write_file(arguments.csv, schedule::to_csv(lowered));
   fmt::print("{}\n", plan::to_text(plan, graph));
@@ -199,7 +190,7 @@ void declare_check(CLI::App& group, Action& action) {
   command->callback([path, &action] { action = [path] { check(*path); }; });
 }
 
-void declare_simulate(CLI::App& group, Action& action) {
+void declare_simulate_file(CLI::App& group, Action& action) {
   auto arguments = std::make_shared<SimulateArguments>();
   CLI::App* command = group.add_subcommand("simulate", "Time the lists of a CSV file and count what they hold");
   command->add_option("FILE", arguments->path, "Compute actions of one update (CSV)")->required()->type_name("FILE");
@@ -219,7 +210,7 @@ void declare_schedule(CLI::App& app, Action& action) {
   group->require_subcommand(1);
   declare_show(*group, action);
   declare_check(*group, action);
-  declare_simulate(*group, action);
+  declare_simulate_file(*group, action);
 }
 
 }  // namespace millrace::cli

@@ -43,7 +43,7 @@ void together(std::unique_ptr<comm::Process>& process, Work&& work) {
 inline job::Job read_job_together(std::unique_ptr<comm::Process>& process, const JobArguments& arguments) {
   job::Job job;
   together(process, [&] {
-    if (process->rank() == 0) job = job::read_job(arguments.path, arguments.sets);
+    if (process->rank() == 0) job = arguments.read();
   });
   if (process->size() == 1) return job;
   const std::string text = process->broadcast(process->rank() == 0 ? job::to_yaml(job) : std::string());

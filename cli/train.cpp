@@ -7,10 +7,12 @@
 
 #include "cli/commands.h"
 #include "cli/measure.h"
+#include "cli/planning.h"
 #include "cli/together.h"
 #include "millrace/base/error.h"
 #include "millrace/job/fields.h"
 #include "millrace/job/reader.h"
+#include "millrace/job/small_file.h"
 #include "millrace/report/progress.h"
 #include "millrace/report/run_directory.h"
 #include "millrace/report/summary.h"
@@ -129,8 +131,8 @@ report::Summary summarise(const job::Job& job, runtime::Training& training, cons
   summary.data_wait_share = result.data_wait_s / result.train_s;
   summary.peak_bytes = memory.peak(training);
   summary.parallel = parallel_run(job, training, result.diverged);
-  summary.parallel.simulated_step_s =
-      runtime::replayed_step_s(training.plan(), training.shape(), summary.parallel.workers);
+  summary.parallel.replay = runtime::replay(training.plan(), training.shape(), summary.parallel.workers);
+  summary.parallel.step_s = result.train_s / static_cast<double>(std::max<int64_t>(result.steps, 1));
   summary.diverged = result.diverged;
   summary.loss = result.last.loss();
   summary.accuracy = accuracy_of(result.evaluation);
@@ -150,12 +152,13 @@ void check_outputs(const TrainArguments& arguments) {
 }
 
 // Process 0 of several, or the only one.
-void train_and_report(const TrainArguments& arguments, const job::Job& job, runtime::Training& training,
-                      const MemoryMeter& memory) {
+void train_and_report(const TrainArguments& arguments, const job::Job& job, const std::string& plan_json,
+                      runtime::Training& training, const MemoryMeter& memory) {
   const report::RunDirectory directory = arguments.out.empty()
                                              ? report::RunDirectory::create_numbered(job.name)
                                              : report::RunDirectory::create(arguments.out, arguments.overwrite);
   directory.write("job.yaml", job::to_yaml(job));
+  if (!plan_json.empty()) directory.write("plan.json", plan_json);
   fmt::print("{}: {}, {} parameters, batch {}, {}, {} planned; writing to {}\n", job.name, job.model.name,
              report::human_large(training.parameters()), job.batch, report::counted(training.total_steps(), "step"),
              report::human_bytes(static_cast<int64_t>(training.planned_bytes())), directory.path().string());
@@ -181,16 +184,23 @@ void train_and_report(const TrainArguments& arguments, const job::Job& job, runt
 
 void train(const TrainArguments& arguments) {
   std::unique_ptr<comm::Process> process = comm::make_process();
-  const job::Job job = read_job_together(process, arguments.job);
+  job::Job job = read_job_together(process, arguments.job);
+  std::string plan_json;
+  together(process, [&] {
+    if (process->rank() == 0) check_outputs(arguments);
+    if (!arguments.job.plan.empty() && process->rank() == 0) {
+      plan_json = job::read_small_file(arguments.job.plan, "plan");
+    }
+    job = resolve_auto(*process, job, plan_json);
+  });
   const MemoryMeter memory;
   std::unique_ptr<runtime::Training> training;
   together(process, [&] {
-    if (process->rank() == 0) check_outputs(arguments);
     const runtime::OnMeasure announce = process->rank() == 0 ? announce_measuring() : runtime::OnMeasure();
     training = std::make_unique<runtime::Training>(job, *process, machine_limit(), announce);
   });
   if (process->rank() == 0) {
-    train_and_report(arguments, job, *training, memory);
+    train_and_report(arguments, job, plan_json, *training, memory);
   } else {
     // What process 0 asks for, in its order.
     training->run({});

@@ -72,6 +72,7 @@ enum class Mode {
   OneFOneB,   // synchronous: forwards and backwards in turn, then a flush
   PipeDream,  // asynchronous: no flush, forward and backward of a minibatch see one version of the weights
   Ssp,        // asynchronous: an exact delay per stage, a batch is split over a stage's replicas
+  Auto,       // the planner chooses, before anything else is made
 };
 enum class Replicas {
   Split,       // each replica takes its share of the rows of every micro-batch
@@ -92,6 +93,8 @@ struct Parallel {
   bool static_scheduling = true;  // false: a worker may take an action that is ready before one that waits
   bool multi_buffer = true;       // one more activation buffer per stage, so that receiving overlaps computing
   double bucket_mib = 25;         // gradients are reduced over replicas in pieces of about this size
+  std::string cluster = {};       // auto: the cluster file to plan for; empty: the workers there are, measured
+  bool stale = false;             // auto: modes that update without waiting may be chosen too
   bool operator==(const Parallel&) const = default;
 };
 

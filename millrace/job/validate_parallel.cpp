@@ -103,6 +103,21 @@ void check_split(const Job& job, const Placement& stages, const std::string& whe
   }
 }
 
+// The planner says where stages run and where they begin.
+void check_auto(const Parallel& parallel, const std::string& where) {
+  const auto refuse = [&](bool is_set, const char* key) {
+    if (!is_set) return;
+    fail_input("{}: parallel.mode is auto, which chooses parallel.{} itself; remove it, or write another mode", where,
+               key);
+  };
+  refuse(!parallel.placement.empty(), "placement");
+  refuse(!parallel.stage_file.empty(), "stage_file");
+  refuse(!parallel.stage_weights.empty(), "stage_weights");
+  refuse(!parallel.cuts.empty(), "cuts");
+  refuse(!parallel.shares.empty(), "shares");
+  refuse(!parallel.versions.empty(), "versions");
+}
+
 void check_shares(const Parallel& parallel, const Placement& stages, const std::string& where) {
   if (parallel.shares.empty()) return;
   if (parallel.replicas == Replicas::RoundRobin) {
@@ -147,6 +162,7 @@ void check_round_robin(const Job& job, const Placement& stages, const std::strin
 
 void validate_parallel(const Job& job, const std::string& where) {
   const Parallel& parallel = job.parallel;
+  if (parallel.mode == Mode::Auto) return check_auto(parallel, where);
   check_sources(parallel, where);
   const Placement stages = read_stages(parallel, where);
   check_num_stages(job, stages.size(), where);

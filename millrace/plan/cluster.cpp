@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <set>
 
 #include "millrace/plan/quantity.h"
 
@@ -102,6 +104,33 @@ double Cluster::latency_s(int a, int b) const {
   double sum = 0;
   for (int level = level_between(a, b); level >= 0; --level) sum += levels[static_cast<size_t>(level)].latency_s;
   return sum;
+}
+
+SumCost sum_cost(const Cluster& cluster, const std::vector<int>& devices) {
+  SumCost cost;
+  const auto replicas = static_cast<double>(devices.size());
+  if (devices.size() < 2) return cost;
+  int span = 0;
+  for (int device : devices) span = std::max(span, cluster.level_between(devices[0], device));
+  const double rounds = 2 * (replicas - 1);
+  int64_t member = 1;  // devices of one member of the level
+  for (int l = 0; l <= span; ++l) {
+    const Level& level = cluster.levels[static_cast<size_t>(l)];
+    const int64_t group = member * level.group;
+    if (level.group > 1) {
+      // Members of the fullest group that would speak at once through one link.
+      std::map<int64_t, std::set<int64_t>> speaking;
+      for (int device : devices) speaking[device / group].insert(device / member);
+      size_t sharing = 1;
+      for (const auto& [of, members] : speaking) {
+        if (level.shared) sharing = std::max(sharing, members.size());
+      }
+      cost.per_byte = std::max(cost.per_byte, rounds / replicas * static_cast<double>(sharing) / level.bytes_per_s);
+      cost.latency_s = std::max(cost.latency_s, rounds * level.latency_s);
+    }
+    member = group;
+  }
+  return cost;
 }
 
 std::string to_yaml(const Cluster& cluster) {

@@ -52,6 +52,13 @@ struct Cluster {
   double latency_s(int a, int b) const;
 };
 
+// What summing a byte over devices takes, and what every sum takes besides: a ring over all of them.
+struct SumCost {
+  double per_byte = 0;
+  double latency_s = 0;
+};
+SumCost sum_cost(const Cluster& cluster, const std::vector<int>& devices);
+
 // Every mistake is one std::invalid_argument line that names the file and line.
 Cluster read_cluster(const std::string& path);
 Cluster parse_cluster(const std::string& yaml_text, const std::string& file_name);

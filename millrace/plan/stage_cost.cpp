@@ -108,7 +108,6 @@ Place StageCosts::place(std::vector<int> devices, const std::vector<int>& before
     place.memory_bytes = std::min(place.memory_bytes, static_cast<double>(cluster_.devices[device].memory_bytes));
   }
   place.memory_bytes -= static_cast<double>(options_.reserved_bytes);
-  const int span = cluster_.levels.empty() ? -1 : level_between(devices.front(), devices.back());
   const auto way = [&](const std::vector<int>& others, double& per_byte, double& latency_s) {
     if (others.empty() || cluster_.levels.empty()) return;
     for (int level = 0; level <= nearest_level(devices, others); ++level) {
@@ -122,17 +121,7 @@ Place StageCosts::place(std::vector<int> devices, const std::vector<int>& before
   };
   way(before, place.in_per_byte, place.in_latency_s);
   way(after, place.out_per_byte, place.out_latency_s);
-  if (place.replicas > 1) {
-    const double rounds = 2.0 * (place.replicas - 1);
-    for (int level = 0; level <= span; ++level) {
-      const Level& link = cluster_.levels[level];
-      if (link.group == 1) continue;
-      const int sharing =
-          link.shared ? std::min(link.group, (place.replicas + members_[level] - 1) / members_[level]) : 1;
-      place.reduce_per_byte = std::max(place.reduce_per_byte, rounds / place.replicas * sharing / link.bytes_per_s);
-      place.reduce_latency_s = std::max(place.reduce_latency_s, rounds * link.latency_s);
-    }
-  }
+  place.sum = sum_cost(cluster_, devices);
   place.devices = std::move(devices);
   return place;
 }
@@ -148,6 +137,7 @@ int StageCosts::in_flight(const Place& place, Depth depth) const {
     case job::Mode::OneFOneB: return std::min(depth.stages, options_.microbatches);
     case job::Mode::PipeDream: return (depth.devices + place.replicas - 1) / place.replicas;
     case job::Mode::Ssp: return depth.stages;
+    case job::Mode::Auto: break;  // chosen before anything has a cost
   }
   return 1;
 }
@@ -167,8 +157,7 @@ StageCost StageCosts::evaluate(int begin, int end, const Place& place, Depth dep
   cost.transfer_s = in_s + out_s;
   // Of minibatches taken in turn, a round of one per replica has one backward pass, one sum and one update.
   const double backward_s = (backward_[end] - backward_[begin]) / (sharers(place) * place.speed);
-  const double reduce_s =
-      params > 0 && place.replicas > 1 ? params * place.reduce_per_byte + place.reduce_latency_s : 0;
+  const double reduce_s = params > 0 && place.replicas > 1 ? params * place.sum.per_byte + place.sum.latency_s : 0;
   const double round = options_.in_turn() ? place.replicas : 1;
   cost.exposed_s = std::max(0.0, reduce_s - backward_s) / round;
   cost.update_s = (update_[end] - update_[begin]) / place.speed / round;

@@ -44,7 +44,7 @@ struct Place {
   int replicas = 1;
   double speed = 1;         // of the slowest
   double memory_bytes = 0;  // of the smallest, less what is reserved
-  double reduce_per_byte = 0, reduce_latency_s = 0;
+  SumCost sum;
   double in_per_byte = 0, in_latency_s = 0;    // from the stage before
   double out_per_byte = 0, out_latency_s = 0;  // to the stage after
 };

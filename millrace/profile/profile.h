@@ -44,6 +44,10 @@ struct Profile {
   bool operator==(const Profile&) const = default;
 };
 
+// For a micro-batch of any size. Times and workspace lie on lines between the sizes that were measured, in proportion
+// to the rows where there is one; values are proportional to the rows. Refuses profiles of different models.
+Profile at_rows(const std::vector<Profile>& measured, int64_t rows);
+
 // profile.json
 std::string to_json(const Profile& profile);
 Profile parse_profile(const std::string& text, const std::string& file_name);

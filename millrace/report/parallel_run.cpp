@@ -67,6 +67,24 @@ std::optional<double> comm_hidden_share(const ParallelRun& run) {
   return share(transfer_s - sum(run, &WorkerRecord::exposed_s), transfer_s);
 }
 
+std::optional<IdleShares> idle_shares(const ParallelRun& run) {
+  const std::optional<double> bubble = bubble_share(run);
+  if (!bubble || !run.replay || run.step_s <= 0) return std::nullopt;
+  // One cause after another, none more than what the earlier ones leave.
+  double left = *bubble;
+  const auto take = [&](double share) {
+    const double taken = std::clamp(share, 0.0, left);
+    left -= taken;
+    return taken;
+  };
+  IdleShares idle;
+  idle.dependency = take((run.replay->balanced_step_s - run.replay->busy_s) / run.step_s);
+  idle.imbalance = take((run.replay->step_s - run.replay->balanced_step_s) / run.step_s);
+  idle.communication = take(share(sum(run, &WorkerRecord::exposed_s), sum(run, &WorkerRecord::train_s)).value_or(0));
+  idle.straggler = left;
+  return idle;
+}
+
 int64_t bytes_sent(const WorkerRecord& worker) {
   return std::accumulate(worker.bytes_sent.begin(), worker.bytes_sent.end(), int64_t{0});
 }
@@ -83,7 +101,13 @@ void add_json(ordered_json& json, const ParallelRun& run) {
   json["bubble_share"] = or_null(bubble_share(run));
   json["comm_share"] = or_null(comm_share(run));
   json["comm_hidden_share"] = or_null(comm_hidden_share(run));
-  json["simulated_step_ms"] = run.simulated_step_s ? ordered_json(*run.simulated_step_s * 1e3) : ordered_json(nullptr);
+  json["simulated_step_ms"] = run.replay ? ordered_json(run.replay->step_s * 1e3) : ordered_json(nullptr);
+  const std::optional<IdleShares> idle = idle_shares(run);
+  json["idle"] = idle ? ordered_json{{"dependency", idle->dependency},
+                                     {"imbalance", idle->imbalance},
+                                     {"communication", idle->communication},
+                                     {"straggler", idle->straggler}}
+                      : ordered_json(nullptr);
   json["bytes_sent"] = bytes_sent(run);
   json["links"] = links_json(run);
   json["workers"] = ordered_json::array();

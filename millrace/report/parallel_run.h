@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "millrace/report/table.h"
+#include "millrace/runtime/replay.h"
 #include "millrace/runtime/worker_record.h"
 
 namespace millrace::report {
@@ -16,7 +17,8 @@ struct ParallelRun {
   std::string mode = "dp";
   std::vector<int> weight_delay;  // per stage: updates that a minibatch's weights are behind
   std::vector<runtime::WorkerRecord> workers;
-  std::optional<double> simulated_step_s = {};  // by the schedule and the times of its actions alone
+  std::optional<runtime::Replay> replay = {};  // by the schedule and the times of its actions alone
+  double step_s = 0;                           // the mean of the run
 };
 
 // Shares are means over the workers, weighted by their training time; empty where there is no time to share.
@@ -27,6 +29,15 @@ std::optional<double> bubble_share(const ParallelRun& run);
 std::optional<double> comm_share(const ParallelRun& run);
 // Of the time that messages and sums were on their way, what nobody waited for.
 std::optional<double> comm_hidden_share(const ParallelRun& run);
+
+// Where the bubble comes from, as shares of the training time that sum up to it.
+struct IdleShares {
+  double dependency = 0;  // the schedule's own: there even if all workers had as much to do and messages took no time
+  double imbalance = 0;   // some workers have more to do than others
+  double communication = 0;  // messages and sums on their way
+  double straggler = 0;      // the rest: actions that took longer than they mostly do, and handing over
+};
+std::optional<IdleShares> idle_shares(const ParallelRun& run);
 
 int64_t bytes_sent(const runtime::WorkerRecord& worker);
 int64_t bytes_sent(const ParallelRun& run);

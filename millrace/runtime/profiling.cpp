@@ -2,15 +2,21 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <memory>
 #include <numeric>
+#include <semaphore>
 #include <set>
+#include <thread>
 
 #include "millrace/base/error.h"
 #include "millrace/data/dataset.h"
 #include "millrace/graph/fuse.h"
 #include "millrace/model/model.h"
+#include "millrace/profile/describe.h"
 #include "millrace/runtime/worker_thread.h"
 
 namespace millrace::runtime {
@@ -57,22 +63,6 @@ Seconds summary(std::vector<double> values) {
 std::string one_word(std::string name) {
   std::replace(name.begin(), name.end(), ' ', '-');
   return name;
-}
-
-// Buffers that forward writes and backward reads, each counted with the operator that writes it.
-void count_kept(const Session& session, Profile& profile) {
-  const graph::Program& program = session.training_program();
-  std::set<BufferId> read;
-  for (size_t i = program.first_backward; i < program.nodes.size(); ++i) {
-    read.insert(program.nodes[i].reads.begin(), program.nodes[i].reads.end());
-  }
-  for (size_t i = 0; i < program.first_backward; ++i) {
-    const graph::Node& node = program.nodes[i];
-    for (BufferId id : node.writes) {
-      if (program.buffers[id].role != graph::BufferRole::Activation || !read.contains(id)) continue;
-      profile.operators[node.op].kept_bytes += static_cast<int64_t>(session.buffer_bytes(id));
-    }
-  }
 }
 
 // Times of single steps: per operator and pass one number for each step, and whole steps.
@@ -123,6 +113,37 @@ class Clock {
   std::vector<double> whole_;
 };
 
+// Workers that keep busy until they are told to stop.
+class Neighbours {
+ public:
+  ~Neighbours() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+  // `prepare` makes what the neighbour does again and again.
+  void start(std::function<std::function<void()>()> prepare) {
+    threads_.emplace_back([this, prepare = std::move(prepare)] {
+      try {
+        const std::function<void()> step = prepare();
+        step();
+        busy_.release();
+        while (!stop_.load(std::memory_order_relaxed)) step();
+      } catch (const std::exception&) {
+        // Measuring goes on without this one: what it could not do, the worker that is measured says better.
+        busy_.release();
+      }
+    });
+  }
+  void wait_until_busy() {
+    for (size_t i = 0; i < threads_.size(); ++i) busy_.acquire();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::counting_semaphore<> busy_{0};
+  std::vector<std::thread> threads_;
+};
+
 void put_samples(const job::Job& job, const Session& session) {
   const auto data = data::make_dataset(job, data::Split::Train);
   std::vector<int64_t> samples(static_cast<size_t>(session.graph().batch()));
@@ -135,43 +156,20 @@ void put_samples(const job::Job& job, const Session& session) {
 
 Profile describe_operators(const Session& session) {
   const graph::Graph& graph = session.graph();
-  const graph::Program& program = session.training_program();
-  Profile profile;
-  profile.model = graph.name;
-  profile.rows = graph.batch();
-  for (const graph::Op& op : graph.ops) {
-    Operator& described = profile.operators.emplace_back();
-    described.name = op.name;
-    described.kind = name_of(op.kind);
-    std::set<int> producers;
-    const int to = static_cast<int>(profile.operators.size()) - 1;
-    for (graph::ValueId input : op.inputs) {
-      const graph::OpId from = graph.producer(input);
-      if (from != graph::kNone) producers.insert(from);
-    }
-    for (int from : producers) profile.edges.push_back({from, to});
-  }
+  Profile profile = profile::describe(graph, session.training_program(),
+                                      [&](BufferId id) { return static_cast<int64_t>(session.buffer_bytes(id)); });
   std::vector<std::array<std::string, 3>> algorithms(graph.ops.size(), {"-", "-", "-"});
-  std::set<BufferId> weights;
   for (const NodeTime& time : session.node_times()) {
     const graph::Node& node = *time.node;
     Operator& op = profile.operators[node.op];
     op.workspace_bytes = std::max(op.workspace_bytes, static_cast<int64_t>(time.scratch_bytes));
     const bool own = node.kind == graph.ops[node.op].kind;  // not a mask, a sum or an update that belongs to it
     if (own) algorithms[node.op][static_cast<size_t>(pass_index(node.pass))] = one_word(time.algorithm);
-    if (own && node.pass == Pass::Forward && program.buffers[node.writes[0]].role == graph::BufferRole::Activation) {
-      op.output_bytes = static_cast<int64_t>(session.buffer_bytes(node.writes[0]));
-    }
-    for (BufferId id : node.reads) {
-      if (program.buffers[id].role != graph::BufferRole::Weight || !weights.insert(id).second) continue;
-      op.param_bytes += static_cast<int64_t>(session.buffer_bytes(id));
-    }
   }
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const auto& [forward, input_grad, weight_grad] = algorithms[i];
     profile.operators[i].algorithm = forward + " " + input_grad + " " + weight_grad;
   }
-  count_kept(session, profile);
   return profile;
 }
 
@@ -191,21 +189,34 @@ Profiled measure_profile(const job::Job& job, const ProfilingOptions& options, c
   const int64_t rows = options.rows > 0 ? options.rows : job.batch / job.parallel.microbatches;
   const graph::Graph graph = graph::fuse(model::build(job.model, rows, job.loss.label_smoothing));
   const int threads = options.threads > 0 ? options.threads : thread_count(job);
+  SessionOptions session_options;
+  session_options.velocity = job.optimizer.momentum > 0;
+  session_options.evaluates = false;
+  session_options.seed = job.seed;
+  session_options.memory_limit = limit.memory_bytes / static_cast<size_t>(options.beside + 1);
+  session_options.limit_reason = limit.source;
+  const auto prepare = [&](Session& session) {
+    session.load(state::initial_state(graph, job.seed));
+    put_samples(job, session);
+  };
   Profiled profiled;
   Profile& profile = profiled.profile;
+  Neighbours neighbours;
   WorkerThread thread;
   thread
       .call([&] {
         const auto backend = make_backend(job, threads, on_measure);
-        SessionOptions session_options;
-        session_options.velocity = job.optimizer.momentum > 0;
-        session_options.evaluates = false;
-        session_options.seed = job.seed;
-        session_options.memory_limit = limit.memory_bytes;
-        session_options.limit_reason = limit.source;
         Session session(graph, *backend, session_options);
-        session.load(state::initial_state(graph, job.seed));
-        put_samples(job, session);
+        prepare(session);
+        for (int i = 0; i < options.beside; ++i) {
+          neighbours.start([&]() -> std::function<void()> {
+            const std::shared_ptr<backend::Backend> own_backend = make_backend(job, threads, {});
+            const auto own = std::make_shared<Session>(graph, *own_backend, session_options);
+            prepare(*own);
+            return [own_backend, own, rows] { own->train_step(0, rows, 0.0, [&](int) { return rows; }); };
+          });
+        }
+        neighbours.wait_until_busy();
         profile = describe_operators(session);
         profile.device = device_name(job, threads);
         Clock(session).warm_up();

@@ -13,6 +13,7 @@ namespace millrace::runtime {
 struct ProfilingOptions {
   int64_t rows = 0;  // of a micro-batch; 0: the job's
   int threads = 0;   // 0: the job's
+  int beside = 0;    // workers that run the same steps meanwhile: neighbours share caches, memory and clock
   int repeats = 9;   // steps that are timed, node by node, and as many that are timed whole
   // While the two are further apart than `kLargestGap` all of it is measured again, at most so often: what disturbs a
   // machine often passes. The attempt with the shortest whole step, the least disturbed, is kept.

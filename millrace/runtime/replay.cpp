@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
-#include "millrace/schedule/simulator.h"
+#include "millrace/schedule/steady.h"
 
 namespace millrace::runtime {
 namespace {
@@ -15,15 +16,13 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Median seconds of an activity on a stage, what belongs to one micro-batch or update taken together. The first update
-// of each stage is left out: memory is touched for the first time.
-std::optional<double> typical_s(const std::vector<WorkerRecord>& records, int stage, Activity activity, int64_t first) {
-  std::map<std::pair<int, int64_t>, double> sums;
-  for (const WorkerRecord& record : records) {
-    for (const Span& span : record.spans) {
-      if (span.stage != stage || span.activity != activity || span.microbatch < first) continue;
-      sums[{record.worker, span.microbatch}] += static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
-    }
+// Median seconds of an activity of a stage on a worker, what belongs to one micro-batch or update taken together. The
+// first update of each stage is left out: memory is touched for the first time.
+std::optional<double> typical_s(const WorkerRecord& record, int stage, Activity activity, int64_t first) {
+  std::map<int64_t, double> sums;
+  for (const Span& span : record.spans) {
+    if (span.stage != stage || span.activity != activity || span.microbatch < first) continue;
+    sums[span.microbatch] += static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
   }
   if (sums.empty()) return std::nullopt;
   std::vector<double> values;
@@ -31,33 +30,49 @@ std::optional<double> typical_s(const std::vector<WorkerRecord>& records, int st
   return median(std::move(values));
 }
 
+std::optional<schedule::ReplicaCosts> replica_costs(const Pipeline& pipeline, int stage, const WorkerRecord& record) {
+  const int64_t first = pipeline.synchronous() ? pipeline.microbatches : 2 * pipeline.versions[stage];
+  const auto forward = typical_s(record, stage, Activity::Forward, first);
+  const auto input_grad = typical_s(record, stage, Activity::InputGrad, first);
+  const auto weight_grad = typical_s(record, stage, Activity::WeightGrad, first);
+  const auto step = typical_s(record, stage, Activity::Step, 1);
+  if (!forward || !weight_grad || !step) return std::nullopt;
+  // A stage of one layer on the images has no input gradient.
+  return schedule::ReplicaCosts{*forward, input_grad.value_or(0), *weight_grad, *step, {}, {}};
+}
+
+void scale(schedule::ReplicaCosts& costs, double factor) {
+  for (double* seconds : {&costs.forward_s, &costs.input_grad_s, &costs.weight_grad_s, &costs.step_s})
+    *seconds *= factor;
+}
+
 }  // namespace
 
-std::optional<double> replayed_step_s(const plan::Plan& plan, const schedule::Schedule& shape,
-                                      const std::vector<WorkerRecord>& records) {
+std::optional<Replay> replay(const plan::Plan& plan, const schedule::Schedule& shape,
+                             const std::vector<WorkerRecord>& records) {
   const Pipeline& pipeline = plan.pipeline;
+  if (static_cast<int>(records.size()) != pipeline.num_workers) return std::nullopt;
   schedule::Costs costs;
   for (int s = 0; s < pipeline.num_stages(); ++s) {
-    const int64_t first = pipeline.synchronous() ? pipeline.microbatches : 2 * pipeline.versions[s];
-    const auto forward = typical_s(records, s, Activity::Forward, first);
-    const auto input_grad = typical_s(records, s, Activity::InputGrad, first);
-    const auto weight_grad = typical_s(records, s, Activity::WeightGrad, first);
-    const auto step = typical_s(records, s, Activity::Step, 1);
-    if (!forward || !weight_grad || !step) return std::nullopt;
-    costs.forward_s.push_back(*forward);
-    costs.input_grad_s.push_back(input_grad.value_or(0));  // a stage of one layer on the images has none
-    costs.weight_grad_s.push_back(*weight_grad);
-    costs.step_s.push_back(*step);
+    costs.replicas.emplace_back();
+    for (int worker : pipeline.stages[s]) {
+      const auto replica = replica_costs(pipeline, s, records[worker]);
+      if (!replica) return std::nullopt;
+      costs.replicas.back().push_back(*replica);
+    }
   }
-  auto makespan = [&](int updates) {
-    schedule::Schedule lists = compute_schedule(pipeline, updates);
-    lists.slots = shape.slots;
-    lists.gradient_slots = shape.gradient_slots;
-    return simulate(lower(std::move(lists)), costs).makespan_s;
-  };
-  // What one more update takes once the pipeline is full.
-  const int few = pipeline.synchronous() ? 1 : 8 * pipeline.num_workers, more = 2 * few;
-  return (makespan(more) - makespan(few)) / (more - few);
+  Replay replay;
+  replay.step_s = steady_step_s(shape, costs);
+  const std::vector<double> busy = worker_seconds(pipeline, costs);
+  replay.busy_s = std::accumulate(busy.begin(), busy.end(), 0.0) / static_cast<double>(busy.size());
+  for (int s = 0; s < pipeline.num_stages(); ++s) {
+    for (int r = 0; r < pipeline.num_replicas(s); ++r) {
+      const double own_s = busy[pipeline.stages[s][r]];
+      if (own_s > 0) scale(costs.replicas[s][r], replay.busy_s / own_s);
+    }
+  }
+  replay.balanced_step_s = steady_step_s(shape, costs);
+  return replay;
 }
 
 }  // namespace millrace::runtime

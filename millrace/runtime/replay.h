@@ -11,8 +11,15 @@
 
 namespace millrace::runtime {
 
-// Seconds of a step in the steady state; nothing where the records hold too few steps. `shape` gives the slots.
-std::optional<double> replayed_step_s(const plan::Plan& plan, const schedule::Schedule& shape,
-                                      const std::vector<WorkerRecord>& records);
+// Seconds of a step in the steady state.
+struct Replay {
+  double step_s = 0;           // with the medians of the run
+  double balanced_step_s = 0;  // if all workers had as much to do
+  double busy_s = 0;           // of a worker, the mean
+};
+
+// Nothing where the records hold too few steps. `shape` gives the slots.
+std::optional<Replay> replay(const plan::Plan& plan, const schedule::Schedule& shape,
+                             const std::vector<WorkerRecord>& records);
 
 }  // namespace millrace::runtime

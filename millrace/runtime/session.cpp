@@ -40,9 +40,9 @@ Session::~Session() {
   if (memory_block_) backend_.release(memory_block_, layout_->bytes());
 }
 
-MemoryPlan Session::plan(const Program& program, const std::vector<size_t>& bytes,
-                         const std::vector<size_t>& scratch) const {
-  return plan_memory(program, bytes, scratch, options_.copies.slots > 1);
+memory::MemoryPlan Session::plan(const Program& program, const std::vector<size_t>& bytes,
+                                 const std::vector<size_t>& scratch) const {
+  return memory::plan_memory(program, bytes, scratch, options_.copies.slots > 1);
 }
 
 Session::Prepared Session::prepare(Program program) {
@@ -72,21 +72,21 @@ void Session::check_limit(const Prepared& prepared, const std::vector<size_t>& s
       if (prepared.program.buffers[id].param != graph::kNone) continue;
       bytes[id] = bytes[id] * static_cast<size_t>(batch) / static_cast<size_t>(graph_.batch());
     }
-    const MemoryPlan memory = plan(prepared.program, bytes, scratch);
-    return then(SessionLayout(options_.copies, {{prepared.program, bytes, memory}}));
+    const memory::MemoryPlan memory = plan(prepared.program, bytes, scratch);
+    return then(memory::StageLayout(options_.copies, {{prepared.program, bytes, memory}}));
   };
   auto total_at = [&](int64_t batch) {
-    return layout_at(batch, [](const SessionLayout& layout) { return layout.bytes(); });
+    return layout_at(batch, [](const memory::StageLayout& layout) { return layout.bytes(); });
   };
   const size_t total = total_at(graph_.batch()) + options_.loader_bytes;
   if (total <= options_.memory_limit) return;
 
   constexpr double kMiB = 1 << 20;
-  auto items = layout_at(graph_.batch(), [](const SessionLayout& layout) { return layout.items(); });
+  auto items = layout_at(graph_.batch(), [](const memory::StageLayout& layout) { return layout.items(); });
   items.push_back({"loading ahead", options_.loader_bytes});
   std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   std::string sum;
-  for (const MemoryItem& item : items) {
+  for (const memory::MemoryItem& item : items) {
     if (static_cast<double>(item.bytes) < 0.5 * kMiB) continue;
     sum += fmt::format("{}{} {:.0f}", sum.empty() ? "" : " + ", item.what, static_cast<double>(item.bytes) / kMiB);
   }
@@ -113,9 +113,9 @@ void Session::check_limit(const Prepared& prepared, const std::vector<size_t>& s
 }
 
 void Session::allocate() {
-  std::vector<LaidOutProgram> programs{{train_.program, train_.buffer_bytes, train_.plan}};
+  std::vector<memory::LaidOutProgram> programs{{train_.program, train_.buffer_bytes, train_.plan}};
   if (evaluate_) programs.push_back({evaluate_->program, evaluate_->buffer_bytes, evaluate_->plan});
-  layout_ = std::make_unique<SessionLayout>(options_.copies, programs);
+  layout_ = std::make_unique<memory::StageLayout>(options_.copies, programs);
   memory_.items = layout_->items();
   memory_.arena_bytes = layout_->arena_bytes();
   memory_.arena_floor_bytes = train_.plan.floor_bytes;
@@ -124,12 +124,12 @@ void Session::allocate() {
   metrics_ = static_cast<double*>(find(train_.program.metrics, {}));
 }
 
-void* Session::address(size_t program, BufferId id, const Copy& copy) const {
+void* Session::address(size_t program, BufferId id, const memory::Copy& copy) const {
   const size_t offset = layout_->offset(program, id, copy);
-  return offset == MemoryPlan::kNoOffset ? nullptr : memory_block_ + offset;
+  return offset == memory::MemoryPlan::kNoOffset ? nullptr : memory_block_ + offset;
 }
 
-Wire Session::wire(Use use, BufferId id, const Copy& copy) const {
+Wire Session::wire(Use use, BufferId id, const memory::Copy& copy) const {
   if (id == graph::kNone) return {};
   const Prepared& prepared = use == Use::Training ? train_ : *evaluate_;
   void* data = address(use == Use::Training ? 0 : 1, id, copy);
@@ -140,14 +140,14 @@ void Session::bind(Prepared& prepared, size_t index) {
   const Program& program = prepared.program;
   for (size_t i = 0; i < program.nodes.size(); ++i) {
     const graph::Node& node = program.nodes[i];
-    Copies counts{1, 1, 1};
+    memory::Copies counts{1, 1, 1};
     for (const auto& ids : {node.reads, node.writes}) {
       for (BufferId id : ids) {
         const BufferRole role = program.buffers[id].role;
-        const Home home = prepared.plan.buffer_home[id];
+        const memory::Home home = prepared.plan.buffer_home[id];
         if (role == BufferRole::Weight) counts.versions = options_.copies.versions;
-        if (role == BufferRole::Input || home == Home::Slot) counts.slots = options_.copies.slots;
-        if (home == Home::GradientSlot) counts.gradient_slots = options_.copies.gradient_slots;
+        if (role == BufferRole::Input || home == memory::Home::Slot) counts.slots = options_.copies.slots;
+        if (home == memory::Home::GradientSlot) counts.gradient_slots = options_.copies.gradient_slots;
       }
     }
     BoundNode bound;
@@ -158,13 +158,13 @@ void Session::bind(Prepared& prepared, size_t index) {
     bound.updates = node.kind == graph::OpKind::SgdStep;
     prepared.nodes.push_back(bound);
 
-    for (Copy copy; copy.slot < counts.slots; ++copy.slot) {
+    for (memory::Copy copy; copy.slot < counts.slots; ++copy.slot) {
       for (copy.gradient_slot = 0; copy.gradient_slot < counts.gradient_slots; ++copy.gradient_slot) {
         for (copy.version = 0; copy.version < counts.versions; ++copy.version) {
           backend::Bindings bindings;
           for (BufferId id : node.reads) bindings.reads.push_back(address(index, id, copy));
           // An update writes the version after the one it reads.
-          Copy written = copy;
+          memory::Copy written = copy;
           if (bound.updates) written.version = (copy.version + 1) % options_.copies.versions;
           for (BufferId id : node.writes) bindings.writes.push_back(address(index, id, written));
           bindings.scratch = memory_block_ + layout_->arena_offset() + prepared.plan.scratch_offset[i];

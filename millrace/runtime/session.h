@@ -11,8 +11,8 @@
 
 #include "millrace/backend/backend.h"
 #include "millrace/graph/program.h"
-#include "millrace/runtime/memory_plan.h"
-#include "millrace/runtime/session_layout.h"
+#include "millrace/memory/memory_plan.h"
+#include "millrace/memory/stage_layout.h"
 #include "millrace/state/state.h"
 
 namespace millrace::runtime {
@@ -26,7 +26,7 @@ struct SessionOptions {
   size_t loader_bytes = 0;        // what loading a whole batch takes beside the session
   std::string limit_reason = {};  // where the limit comes from, for the message
   graph::StageSlice stage = {};
-  Copies copies = {};
+  memory::Copies copies = {};
   bool replicated = false;  // gradients are summed over replicas before the update
   size_t bucket_bytes = 25 << 20;
 };
@@ -46,7 +46,7 @@ struct MemoryReport {
   size_t planned_bytes = 0;
   size_t arena_bytes = 0;
   size_t arena_floor_bytes = 0;
-  std::vector<MemoryItem> items;  // what is alive at the peak, by kind
+  std::vector<memory::MemoryItem> items;  // what is alive at the peak, by kind
 };
 
 struct NodeTime {
@@ -156,7 +156,7 @@ class Session {
     graph::Program program;
     std::vector<backend::Kernel> kernels;
     std::vector<size_t> buffer_bytes;
-    MemoryPlan plan;
+    memory::MemoryPlan plan;
     std::vector<BoundNode> nodes;
     std::vector<backend::Task> tasks;
   };
@@ -174,16 +174,18 @@ class Session {
 
   Prepared prepare(graph::Program program);
   void check_limit(const Prepared& prepared, const std::vector<size_t>& scratch) const;
-  MemoryPlan plan(const graph::Program& program, const std::vector<size_t>& bytes,
-                  const std::vector<size_t>& scratch) const;
+  memory::MemoryPlan plan(const graph::Program& program, const std::vector<size_t>& bytes,
+                          const std::vector<size_t>& scratch) const;
   void allocate();
   void bind(Prepared& prepared, size_t index);
   void bind_buckets();
   void find_stretches();
-  void* address(size_t program, graph::BufferId id, const Copy& copy) const;
-  void* find(graph::BufferId id, const Copy& copy) const { return id == graph::kNone ? nullptr : address(0, id, copy); }
+  void* address(size_t program, graph::BufferId id, const memory::Copy& copy) const;
+  void* find(graph::BufferId id, const memory::Copy& copy) const {
+    return id == graph::kNone ? nullptr : address(0, id, copy);
+  }
   const graph::Program& program(Use use) const { return use == Use::Training ? train_.program : evaluate_->program; }
-  Wire wire(Use use, graph::BufferId id, const Copy& copy) const;
+  Wire wire(Use use, graph::BufferId id, const memory::Copy& copy) const;
   int ring(int64_t version) const { return static_cast<int>(version % options_.copies.versions); }
   void run(const Prepared& prepared, size_t begin, size_t end, const Place& place, const backend::StepContext& context);
 
@@ -192,7 +194,7 @@ class Session {
   SessionOptions options_;
   Prepared train_;
   std::optional<Prepared> evaluate_;
-  std::unique_ptr<SessionLayout> layout_;
+  std::unique_ptr<memory::StageLayout> layout_;
   MemoryReport memory_;
   std::byte* memory_block_ = nullptr;
   std::vector<BoundBucket> buckets_;

@@ -17,6 +17,7 @@
 #include "millrace/model/model.h"
 #include "millrace/runtime/op_times.h"
 #include "millrace/schedule/prover.h"
+#include "millrace/schedule/steady.h"
 #include "millrace/state/safetensors.h"
 
 namespace millrace::runtime {
@@ -91,12 +92,7 @@ int Training::workers_on_host() const {
 
 void Training::make_schedules() {
   const Pipeline& pipeline = facts_.plan.pipeline;
-  int in_flight = 1;
-  for (int s = 0; s < pipeline.num_stages(); ++s) {
-    in_flight = std::max(in_flight, pipeline.versions[s] * pipeline.num_replicas(s));
-  }
-  // Long enough to reach the steady state: the slots of every list of the run are those of this one.
-  facts_.shape = lower(compute_schedule(pipeline, pipeline.synchronous() ? 1 : 4 * in_flight));
+  facts_.shape = steady_lists(pipeline);
   wiring_ =
       std::make_unique<Wiring>(facts_.plan, *std::max_element(facts_.shape.slots.begin(), facts_.shape.slots.end()));
   if (!facts_.test_data) return;

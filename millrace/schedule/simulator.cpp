@@ -18,17 +18,19 @@ std::vector<int> stages_per_worker(const Pipeline& pipeline) {
   return count;
 }
 
-double cost_of(const std::vector<double>& costs, int index) { return costs.empty() ? 0 : costs[index]; }
-
-double action_seconds(const Pipeline& pipeline, const Costs& costs, const Action& action) {
-  const double share = action.part == kWhole ? 1.0 : 1.0 / pipeline.buckets[action.stage];
+double action_seconds(const Pipeline& pipeline, const Costs& costs, int worker, const Action& action) {
+  if (costs.replicas.empty()) return 0;
+  const ReplicaCosts& replica = costs.replicas[action.stage][replica_on(pipeline, action.stage, worker)];
+  const auto part_of = [&](double whole_s, const std::vector<double>& parts_s) {
+    if (action.part == kWhole) return whole_s;
+    return parts_s.empty() ? whole_s / pipeline.buckets[action.stage] : parts_s[action.part];
+  };
   switch (action.kind) {
-    case Kind::Forward: return cost_of(costs.forward_s, action.stage);
-    case Kind::InputGrad: return cost_of(costs.input_grad_s, action.stage);
-    case Kind::WeightGrad: return cost_of(costs.weight_grad_s, action.stage);
-    case Kind::Backward:
-      return share * (cost_of(costs.input_grad_s, action.stage) + cost_of(costs.weight_grad_s, action.stage));
-    case Kind::Step: return share * cost_of(costs.step_s, action.stage);
+    case Kind::Forward: return replica.forward_s;
+    case Kind::InputGrad: return replica.input_grad_s;
+    case Kind::WeightGrad: return replica.weight_grad_s;
+    case Kind::Backward: return part_of(replica.input_grad_s + replica.weight_grad_s, replica.backward_part_s);
+    case Kind::Step: return part_of(replica.step_s, replica.step_part_s);
     default: return 0;
   }
 }
@@ -101,7 +103,7 @@ class Simulation {
         if (event >= 0) events_[event].waiting.push_back(w);
         return;
       }
-      const double seconds = action_seconds(schedule_.pipeline, costs_, list[worker.next]);
+      const double seconds = action_seconds(schedule_.pipeline, costs_, w, list[worker.next]);
       timeline_.actions[w][worker.next] = {now_s, now_s + seconds};
       worker.running = true;
       if (seconds > 0) {
@@ -192,9 +194,8 @@ Costs unit_costs(const Pipeline& pipeline, double forward_s, double input_grad_s
   for (const std::vector<int>& workers : pipeline.stages) {
     int most = 1;
     for (const int worker : workers) most = std::max(most, stages[worker]);
-    costs.forward_s.push_back(forward_s / most);
-    costs.input_grad_s.push_back(input_grad_s / most);
-    costs.weight_grad_s.push_back(weight_grad_s / most);
+    const ReplicaCosts share{forward_s / most, input_grad_s / most, weight_grad_s / most, 0, {}, {}};
+    costs.replicas.emplace_back(workers.size(), share);
   }
   return costs;
 }

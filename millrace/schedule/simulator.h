@@ -16,14 +16,20 @@ struct Link {
   double bytes_per_s = std::numeric_limits<double>::infinity();
 };
 
+// What a replica's share of a micro-batch takes, and its update.
+struct ReplicaCosts {
+  double forward_s = 0, input_grad_s = 0, weight_grad_s = 0;
+  double step_s = 0;
+  // Where backward and update go bucket by bucket: of each; empty: equal parts of the above.
+  std::vector<double> backward_part_s, step_part_s;
+};
+
 // What is left empty is free.
 struct Costs {
-  // Per stage, of a replica's share of a micro-batch. Backward takes input and weight gradient, a part its share.
-  std::vector<double> forward_s, input_grad_s, weight_grad_s;
+  std::vector<std::vector<ReplicaCosts>> replicas;   // [stage][replica]
   std::vector<std::array<double, 2>> message_bytes;  // per edge: activation, gradient of all rows of a micro-batch
   std::vector<std::vector<Link>> links;              // [from worker][to worker]
   std::vector<std::vector<double>> reduce_s;         // [stage][bucket]
-  std::vector<double> step_s;                        // per stage; a bucket takes its share
 };
 
 // Costs of a worker's share of the model: where a worker runs v stages, each costs 1 / v. Communication is free.

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder may include itself and those before it.
-const std::vector<std::string> kOrder{"base",     "job",  "graph", "model", "data",    "backend", "profile",
+const std::vector<std::string> kOrder{"base",     "job",  "graph", "model", "data",    "backend", "profile", "memory",
                                       "schedule", "plan", "comm",  "state", "runtime", "report",  "cli"};
 
 struct Include {

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -121,6 +122,17 @@ class CommandTest : public testing::Test {
 
   void write(const std::string& file, const std::string& text) const {
     std::ofstream(path(file), std::ios::binary) << text;
+  }
+  // What a mistake is answered with: one line on standard error, exit code 2, no file written or touched.
+  std::string refusal(const std::vector<std::string>& arguments, const std::vector<std::string>& sets = {}) const {
+    const auto before = files();
+    const Outcome outcome = run(arguments, sets);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_TRUE(outcome.err.starts_with("millrace: ") && outcome.err.ends_with("\n")) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(files(), before);
+    return outcome.err;
   }
   std::string read(const std::string& file) const { return read_text(path(file)); }
   std::filesystem::path path(const std::string& file) const { return work_ / file; }

@@ -22,14 +22,6 @@ class PlanCommand : public CommandTest {
     return {"plan",    "--graph",      file,        "--devices", devices,    "--bandwidth",
             bandwidth, "--cost-model", "pipedream", "--json",    "plan.json"};
   }
-  std::string refusal(const std::vector<std::string>& words) const {
-    const Outcome outcome = run(words);
-    EXPECT_EQ(outcome.exit_code, 2);
-    EXPECT_EQ(outcome.out, "");
-    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-    EXPECT_FALSE(exists("plan.json"));
-    return outcome.err;
-  }
 };
 
 TEST_F(PlanCommand, PlansAGraphFile) {
@@ -63,7 +55,13 @@ TEST_F(PlanCommand, RefusesInOneLine) {
   std::vector<std::string> model = arguments(alexnet, "4", "1e9");
   model[8] = "pipedreams";
   EXPECT_THAT(refusal(model), AllOf(HasSubstr("--cost-model"), HasSubstr("pipedream")));
-  EXPECT_THAT(refusal({"plan"}), HasSubstr("required"));
+  EXPECT_THAT(refusal({"plan"}), HasSubstr("write a job, millrace plan JOB --cluster FILE, or --graph"));
+  EXPECT_THAT(refusal({"plan", "--graph", alexnet, "--devices", "4", "--bandwidth", "1e9"}),
+              HasSubstr("--graph needs --cost-model too"));
+  EXPECT_THAT(refusal({"plan", "job.yaml", "--devices", "4"}), HasSubstr("--devices goes with --graph"));
+  std::vector<std::string> explained = arguments(alexnet, "4", "1e9");
+  explained.emplace_back("--explain");
+  EXPECT_THAT(refusal(explained), HasSubstr("--explain goes with a job, not with --graph"));
   write("ring.txt",
         "a -- ReLU -- forward_compute_time=1, backward_compute_time=1, activation_size=1, parameter_size=0\n"
         "\ta -- a\n");

@@ -26,13 +26,6 @@ class ScheduleCommand : public CommandTest {
     EXPECT_EQ(outcome.err, "");
     return outcome;
   }
-  std::string refusal(const std::vector<std::string>& arguments) const {
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.exit_code, 2);
-    EXPECT_EQ(outcome.out, "");
-    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-    return outcome.err;
-  }
   std::string refused_file(const std::string& text) const {
     write("lists.csv", text);
     return refusal({"schedule", "check", "lists.csv"});

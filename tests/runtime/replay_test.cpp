@@ -36,20 +36,31 @@ TEST(Replay, AFlushedStepIsThePipelinesMakespanAndItsUpdate) {
   const plan::Plan plan = chain_plan(job::Mode::OneFOneB, 3, 4);
   const auto shape = lower(compute_schedule(plan.pipeline, 1));
   // (micro-batches + stages - 1) turns of forward and both gradients, then the first stage's update.
-  EXPECT_DOUBLE_EQ(replayed_step_s(plan, shape, records(3, 12, 3, 0.5)).value(), (4 + 3 - 1) * 3 + 0.5);
+  EXPECT_DOUBLE_EQ(replay(plan, shape, records(3, 12, 3, 0.5)).value().step_s, (4 + 3 - 1) * 3 + 0.5);
 }
 
 TEST(Replay, WithoutAFlushAStepIsTheSlowestStage) {
   const plan::Plan plan = chain_plan(job::Mode::Ssp, 2, 1);
   const auto shape = lower(compute_schedule(plan.pipeline, 8));
-  EXPECT_NEAR(replayed_step_s(plan, shape, records(2, 20, 20, 0.25)).value(), 3.25, 1e-9);
+  EXPECT_NEAR(replay(plan, shape, records(2, 20, 20, 0.25)).value().step_s, 3.25, 1e-9);
+}
+
+TEST(Replay, SaysWhatBalanceWouldGive) {
+  const plan::Plan plan = chain_plan(job::Mode::OneFOneB, 2, 4);
+  const auto shape = lower(compute_schedule(plan.pipeline, 1));
+  std::vector<WorkerRecord> uneven = records(2, 12, 3, 0);
+  for (Span& span : uneven[1].spans) span.end_ns /= 3;  // the second stage has a third of the first's work
+  const Replay replayed = replay(plan, shape, uneven).value();
+  EXPECT_NEAR(replayed.step_s, 4 * 3, 1e-6);  // the first stage: the second is done meanwhile
+  EXPECT_NEAR(replayed.busy_s, (4 * 3 + 4 * 1) / 2.0, 1e-6);
+  EXPECT_NEAR(replayed.balanced_step_s, (4 + 2 - 1) * 2, 1e-6);
 }
 
 TEST(Replay, TooShortARunIsNotReplayed) {
   const plan::Plan plan = chain_plan(job::Mode::OneFOneB, 2, 4);
   const auto shape = lower(compute_schedule(plan.pipeline, 1));
-  EXPECT_FALSE(replayed_step_s(plan, shape, records(2, 4, 1, 0)));  // only the update that warms up
-  EXPECT_FALSE(replayed_step_s(plan, shape, {}));
+  EXPECT_FALSE(replay(plan, shape, records(2, 4, 1, 0)));  // only the update that warms up
+  EXPECT_FALSE(replay(plan, shape, {}));
 }
 
 TEST(OpSeconds, UpdatesCountOnceAStep) {

@@ -5,6 +5,8 @@
 #include <cstdlib>
 
 #include "graph/program_runner.h"
+#include "millrace/plan/stage_memory.h"
+#include "millrace/runtime/profiling.h"
 #include "runtime/session_harness.h"
 
 namespace millrace::runtime {
@@ -172,7 +174,7 @@ TEST_P(SessionTest, MemoryItemsSumToThePlan) {
   const Graph graph = residual_network(4);
   const Session session(graph, *backend_, {.evaluates = false});
   size_t sum = 0;
-  for (const MemoryItem& item : session.memory().items) sum += item.bytes;
+  for (const memory::MemoryItem& item : session.memory().items) sum += item.bytes;
   EXPECT_EQ(sum, session.memory().planned_bytes);
   EXPECT_GT(session.memory().arena_bytes, 0u);
 }
@@ -364,6 +366,41 @@ TEST(MemoryLimit, CountsTheWorkspace) {
   Witness witness(*cpu);
   EXPECT_THAT(refusal(graph, witness, planned - 1), HasSubstr("resnet_small needs"));
   EXPECT_EQ(witness.allocated, 0u);
+}
+
+TEST(SessionMemory, ResNet50LeavesFewGaps) {
+  const auto backend = make("cpu");
+  if (!backend) GTEST_SKIP() << "cpu is not built in";
+  const job::Model model{.name = "resnet50", .classes = 1000, .image_size = 224};
+  const Session session(graph::fuse(model::build(model, 2, 0.0)), *backend, {.evaluates = false});
+  const MemoryReport& memory = session.memory();
+  EXPECT_LE(memory.arena_floor_bytes, memory.arena_bytes);
+  EXPECT_LE(static_cast<double>(memory.arena_bytes), 1.05 * static_cast<double>(memory.arena_floor_bytes));
+}
+
+// The planner lays out as a session does, from the model alone and the workspace of a profile.
+TEST(SessionMemory, IsWhatThePlannerSays) {
+  const auto backend = make("cpu");
+  if (!backend) GTEST_SKIP() << "cpu is not built in";
+  for (const char* name : {"alexnet", "resnet18", "vgg16_bn"}) {
+    const job::Model model{.name = name, .classes = 100, .image_size = 96};
+    const graph::Graph graph = graph::fuse(model::build(model, 4, 0.0));
+    const Session whole(graph, *backend, {.evaluates = false});
+    const profile::Profile profile = describe_operators(whole);
+    for (const memory::Copies& copies : {memory::Copies{1, 1, 1}, memory::Copies{3, 2, 2}}) {
+      for (int stage : {0, 1}) {
+        SessionOptions options;
+        options.stage = {{0, static_cast<graph::OpId>(graph.ops.size() / 2)}, stage};
+        options.copies = copies;
+        const Session session(graph, *backend, options);
+        const plan::StageMemory predicted = plan::stage_memory(
+            graph, profile,
+            {{.microbatches = 1, .velocity = true, .replicated = false, .stage = options.stage}, copies, true});
+        const auto planned = static_cast<double>(session.memory().planned_bytes);
+        EXPECT_NEAR(predicted.total(), planned, 0.05 * planned) << name << " stage " << stage;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ TEST(Simulator, ASumStartsWhenAllReplicasHaveReachedIt) {
   const Schedule schedule = lower(compute_schedule(pipeline, 1));
   Costs costs = unit_costs(pipeline, 1, 1, 1);
   costs.reduce_s = {{10, 20}};
-  costs.step_s = {4};
+  for (ReplicaCosts& replica : costs.replicas[0]) replica.step_s = 4;
   // Buckets are ready at 2 and 3; the second waits for the first to pass, and so does the first's step for nobody.
   const Timeline timeline = simulate(schedule, costs);
   EXPECT_DOUBLE_EQ(timeline.makespan_s, 2 + 10 + 20 + 2);

@@ -10,7 +10,7 @@
 
 #include "millrace/graph/program.h"
 
-namespace millrace::runtime {
+namespace millrace::memory {
 
 enum class Home { Arena, Slot, GradientSlot };
 
@@ -37,4 +37,4 @@ constexpr size_t align_up(size_t bytes) { return (bytes + kBufferAlignment - 1) 
 MemoryPlan plan_memory(const graph::Program& program, std::span<const size_t> buffer_bytes,
                        std::span<const size_t> scratch_bytes, bool several_in_flight = false);
 
-}  // namespace millrace::runtime
+}  // namespace millrace::memory

@@ -1,5 +1,5 @@
-// Where everything of a session lies in its one block of memory: what lives as long as the session, one copy of the
-// weights per version, the inputs and slots of each micro-batch in flight, and the arena that passes share.
+// Where everything of a replica of a stage lies in its one block of memory: what lives as long as the stage, one copy
+// of the weights per version, the inputs and slots of each micro-batch in flight, and the arena that passes share.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "millrace/graph/program.h"
-#include "millrace/runtime/memory_plan.h"
+#include "millrace/memory/memory_plan.h"
 
-namespace millrace::runtime {
+namespace millrace::memory {
 
 // How many of what a stage keeps; see schedule/schedule.h.
 struct Copies {
@@ -26,9 +26,13 @@ struct Copy {
   int version = 0;
 };
 
+// What memory is for, as plans and tables sum it up.
+enum class MemoryKind { Weights, Gradients, Optimizer, Activations, Buffers, Workspace };
+
 struct MemoryItem {
   std::string what;
   size_t bytes = 0;
+  MemoryKind kind = MemoryKind::Workspace;
 };
 
 // A program with the memory of its own buffers.
@@ -38,10 +42,10 @@ struct LaidOutProgram {
   const MemoryPlan& plan;
 };
 
-class SessionLayout {
+class StageLayout {
  public:
   // Programs of one stage: their persistent buffers are the same memory, their slots and arenas overlap.
-  SessionLayout(const Copies& copies, const std::vector<LaidOutProgram>& programs);
+  StageLayout(const Copies& copies, const std::vector<LaidOutProgram>& programs);
 
   size_t bytes() const { return bytes_; }
   size_t arena_bytes() const { return arena_bytes_; }
@@ -78,4 +82,4 @@ class SessionLayout {
   size_t bytes_ = 0;
 };
 
-}  // namespace millrace::runtime
+}  // namespace millrace::memory

@@ -1,4 +1,4 @@
-#include "millrace/runtime/memory_plan.h"
+#include "millrace/memory/memory_plan.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,10 @@
 #include <algorithm>
 
 #include "millrace/base/random.h"
-#include "runtime/session_harness.h"
+#include "millrace/graph/fuse.h"
+#include "millrace/model/model.h"
 
-namespace millrace::runtime {
+namespace millrace::memory {
 namespace {
 
 using graph::BufferId;
@@ -280,15 +281,5 @@ TEST(MemoryPlan, TheModelsProgramsAreSafe) {
   }
 }
 
-TEST(MemoryPlan, ResNet50LeavesFewGaps) {
-  const auto backend = make("cpu");
-  if (!backend) GTEST_SKIP() << "cpu is not built in";
-  const job::Model model{.name = "resnet50", .classes = 1000, .image_size = 224};
-  const Session session(graph::fuse(model::build(model, 2, 0.0)), *backend, {.evaluates = false});
-  const MemoryReport& memory = session.memory();
-  EXPECT_LE(memory.arena_floor_bytes, memory.arena_bytes);
-  EXPECT_LE(static_cast<double>(memory.arena_bytes), 1.05 * static_cast<double>(memory.arena_floor_bytes));
-}
-
 }  // namespace
-}  // namespace millrace::runtime
+}  // namespace millrace::memory

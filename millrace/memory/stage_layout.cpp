@@ -1,26 +1,46 @@
-#include "millrace/runtime/session_layout.h"
+#include "millrace/memory/stage_layout.h"
 
 #include <algorithm>
 
-namespace millrace::runtime {
+namespace millrace::memory {
 
 using graph::BufferId;
 using graph::BufferRole;
 using graph::Program;
 
-SessionLayout::Key SessionLayout::key_of(const Program& program, BufferId id) {
+namespace {
+
+MemoryKind kind_of(BufferRole role) {
+  switch (role) {
+    case BufferRole::Weight:
+    case BufferRole::Statistic:
+    case BufferRole::Metric: return MemoryKind::Weights;
+    case BufferRole::WeightGradient:
+    case BufferRole::GradientSum:
+    case BufferRole::SharedGradient: return MemoryKind::Gradients;
+    case BufferRole::Velocity: return MemoryKind::Optimizer;
+    case BufferRole::Input:
+    case BufferRole::Activation: return MemoryKind::Activations;
+    case BufferRole::Gradient: return MemoryKind::Buffers;
+  }
+  return MemoryKind::Workspace;
+}
+
+}  // namespace
+
+StageLayout::Key StageLayout::key_of(const Program& program, BufferId id) {
   const graph::Buffer& buffer = program.buffers[id];
   if (buffer.param != graph::kNone) return {buffer.role, buffer.param};
   return {buffer.role, id == program.labels ? 1 : 0};
 }
 
-int SessionLayout::copies_of(BufferRole role) const {
+int StageLayout::copies_of(BufferRole role) const {
   if (role == BufferRole::Weight) return copies_.versions;
   return role == BufferRole::Input ? copies_.slots : 1;
 }
 
 // Lays the buffers of a role one after another; returns where the next region starts.
-size_t SessionLayout::region(BufferRole role, size_t start) {
+size_t StageLayout::region(BufferRole role, size_t start) {
   size_t bytes = 0;
   for (const LaidOutProgram& laid_out : programs_) {
     for (BufferId id = 0; id < static_cast<BufferId>(laid_out.program.buffers.size()); ++id) {
@@ -33,7 +53,7 @@ size_t SessionLayout::region(BufferRole role, size_t start) {
   return start + bytes * static_cast<size_t>(copies_of(role));
 }
 
-SessionLayout::SessionLayout(const Copies& copies, const std::vector<LaidOutProgram>& programs)
+StageLayout::StageLayout(const Copies& copies, const std::vector<LaidOutProgram>& programs)
     : copies_(copies), programs_(programs) {
   for (const LaidOutProgram& laid_out : programs) {
     slot_bytes_ = std::max(slot_bytes_, laid_out.plan.slot_bytes);
@@ -54,7 +74,7 @@ SessionLayout::SessionLayout(const Copies& copies, const std::vector<LaidOutProg
   bytes_ = arena_ + arena_bytes_;
 }
 
-size_t SessionLayout::offset(size_t program, BufferId id, const Copy& copy) const {
+size_t StageLayout::offset(size_t program, BufferId id, const Copy& copy) const {
   const LaidOutProgram& laid_out = programs_[program];
   const BufferRole role = laid_out.program.buffers[id].role;
   if (is_persistent(role)) {
@@ -72,7 +92,7 @@ size_t SessionLayout::offset(size_t program, BufferId id, const Copy& copy) cons
   return arena_ + own;
 }
 
-std::vector<MemoryItem> SessionLayout::items() const {
+std::vector<MemoryItem> StageLayout::items() const {
   const LaidOutProgram& first = programs_[0];
   std::map<BufferRole, size_t> by_role;
   for (const auto& [role, bytes] : copy_stride_) {
@@ -86,10 +106,10 @@ std::vector<MemoryItem> SessionLayout::items() const {
     by_role[BufferRole::Gradient] += gradient_slot_bytes_ * static_cast<size_t>(copies_.gradient_slots);
   }
   std::vector<MemoryItem> items;
-  for (const auto& [role, bytes] : by_role) items.push_back({name_of(role), bytes});
+  for (const auto& [role, bytes] : by_role) items.push_back({name_of(role), bytes, kind_of(role)});
   items.push_back({"workspace", first.plan.scratch_at_peak});
   items.push_back({"gaps between buffers", first.plan.arena_bytes - first.plan.floor_bytes});
   return items;
 }
 
-}  // namespace millrace::runtime
+}  // namespace millrace::memory

@@ -1,9 +1,9 @@
-#include "millrace/runtime/memory_plan.h"
+#include "millrace/memory/memory_plan.h"
 
 #include <algorithm>
 #include <numeric>
 
-namespace millrace::runtime {
+namespace millrace::memory {
 namespace {
 
 using graph::BufferId;
@@ -190,4 +190,4 @@ MemoryPlan plan_memory(const Program& program, std::span<const size_t> buffer_by
   return plan;
 }
 
-}  // namespace millrace::runtime
+}  // namespace millrace::memory

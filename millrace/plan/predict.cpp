@@ -1,0 +1,251 @@
+#include "millrace/plan/predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "millrace/base/error.h"
+#include "millrace/data/dataset.h"
+#include "millrace/data/loader.h"
+#include "millrace/graph/fuse.h"
+#include "millrace/model/model.h"
+#include "millrace/plan/stage_memory.h"
+#include "millrace/schedule/steady.h"
+
+namespace millrace::plan {
+namespace {
+
+using graph::Pass;
+using schedule::Pipeline;
+using schedule::ReplicaCosts;
+
+// A model at one number of rows, with what its operators cost there.
+struct Sized {
+  graph::Graph graph;
+  profile::Profile profile;
+};
+
+double seconds_of(const profile::Operator& op, Pass pass) {
+  switch (pass) {
+    case Pass::InputGrad: return op.input_grad.median;
+    case Pass::WeightGrad: return op.weight_grad.median;
+    case Pass::Update: return op.update.median;
+    default: return op.forward.median;
+  }
+}
+
+// An operator's time in a pass, shared by the nodes it has there.
+std::vector<double> node_seconds(const graph::Program& program, const profile::Profile& profile) {
+  std::map<std::pair<graph::OpId, Pass>, int> count;
+  for (const graph::Node& node : program.nodes) ++count[{node.op, node.pass}];
+  std::vector<double> seconds;
+  for (const graph::Node& node : program.nodes) {
+    seconds.push_back(seconds_of(profile.operators[node.op], node.pass) / count.at({node.op, node.pass}));
+  }
+  return seconds;
+}
+
+class Predictor {
+ public:
+  Predictor(const job::Job& job, const Plan& plan, const std::vector<profile::Profile>& profiles,
+            const Cluster& cluster)
+      : job_(job), plan_(plan), pipeline_(plan.pipeline), profiles_(profiles), cluster_(cluster) {
+    for (const job::DeviceId& id : plan.devices) device_.push_back(find_device(id));
+  }
+
+  Prediction predict() {
+    made_.shape = steady_lists(pipeline_);
+    made_.worker_bytes.assign(pipeline_.num_workers, 0);
+    made_.costs.links.assign(pipeline_.num_workers, std::vector<schedule::Link>(pipeline_.num_workers));
+    for (int a = 0; a < pipeline_.num_workers; ++a) {
+      for (int b = 0; b < pipeline_.num_workers; ++b) {
+        if (a == b) continue;
+        made_.costs.links[a][b] = {cluster_.latency_s(device_[a], device_[b]),
+                                   cluster_.bytes_per_s(device_[a], device_[b])};
+      }
+    }
+    for (int s = 0; s < pipeline_.num_stages(); ++s) add_stage(s);
+    for (const graph::StageEdge& edge : plan_.edges) add_edge(edge);
+    made_.step_s = steady_step_s(made_.shape, made_.costs);
+    made_.samples_per_s = static_cast<double>(job_.batch) / made_.step_s;
+    double busy_s = 0;
+    for (const double seconds : worker_seconds(pipeline_, made_.costs)) busy_s += seconds;
+    made_.bubble_share = std::max(0.0, 1 - busy_s / (made_.step_s * pipeline_.num_workers));
+    check_memory();
+    return std::move(made_);
+  }
+
+ private:
+  int find_device(const job::DeviceId& id) const {
+    for (size_t d = 0; d < cluster_.devices.size(); ++d) {
+      if (cluster_.devices[d].id == id) return static_cast<int>(d);
+    }
+    fail_input("the plan runs on device {}:{}, which cluster {} has not: it has {}", id.node, id.device, cluster_.name,
+               cluster_.devices.size() == 1 ? "one device, 0:0" : fmt::format("{} devices", cluster_.devices.size()));
+  }
+
+  const Sized& sized(int64_t rows) {
+    const auto found = sizes_.find(rows);
+    if (found != sizes_.end()) return found->second;
+    Sized made{graph::fuse(model::build(job_.model, rows, job_.loss.label_smoothing)), at_rows(profiles_, rows)};
+    if (made.graph.ops.size() != made.profile.operators.size()) {
+      fail_input("the profile is of {} with {} operators; this job's model is {} with {}", made.profile.model,
+                 made.profile.operators.size(), made.graph.name, made.graph.ops.size());
+    }
+    return sizes_.emplace(rows, std::move(made)).first->second;
+  }
+
+  graph::TrainingOptions training_options(int stage) const {
+    return {pipeline_.synchronous() ? pipeline_.microbatches : 1, job_.optimizer.momentum > 0,
+            pipeline_.num_replicas(stage) > 1, plan_.slice(stage)};
+  }
+
+  void add_stage(int stage) {
+    StagePrediction& predicted = made_.stages.emplace_back();
+    made_.costs.replicas.emplace_back();
+    for (int r = 0; r < pipeline_.num_replicas(stage); ++r) {
+      const int worker = pipeline_.stages[stage][r];
+      const Sized& size = sized(plan_.rows(stage, r).size());
+      const graph::Program program = training_program(size.graph, training_options(stage));
+      const ReplicaCosts costs =
+          replica_costs(program, size.profile, pipeline_.buckets[stage], cluster_.devices[device_[worker]].speed);
+      made_.costs.replicas.back().push_back(costs);
+      predicted.compute_s = std::max(predicted.compute_s, replica_seconds(pipeline_, stage, costs));
+      const StageMemory memory =
+          stage_memory(size.graph, size.profile,
+                       {training_options(stage),
+                        {made_.shape.slots[stage], made_.shape.gradient_slots, pipeline_.versions[stage]},
+                        job_.data.test_samples > 0});
+      if (memory.total() > predicted.memory.total()) predicted.memory = memory;
+      made_.worker_bytes[worker] += memory.total() + loader_bytes(stage, r);
+      if (r > 0) continue;
+      add_sums(stage, program);
+    }
+  }
+
+  ReplicaCosts replica_costs(const graph::Program& program, const profile::Profile& profile, int num_buckets,
+                             double speed) const {
+    std::vector<double> seconds = node_seconds(program, profile);
+    for (double& s : seconds) s /= speed;
+    ReplicaCosts costs;
+    for (size_t i = 0; i < program.first_backward; ++i) costs.forward_s += seconds[i];
+    for (size_t i = program.first_backward; i < program.first_update; ++i) {
+      (program.nodes[i].pass == Pass::InputGrad ? costs.input_grad_s : costs.weight_grad_s) += seconds[i];
+    }
+    for (size_t i = program.first_update; i < program.nodes.size(); ++i) costs.step_s += seconds[i];
+    const std::vector<graph::Bucket> buckets = gradient_buckets(program, bucket_bytes());
+    if (static_cast<int>(buckets.size()) != num_buckets) return costs;  // not reduced
+    size_t begin = program.first_backward;
+    std::map<graph::ParamId, size_t> bucket_of;
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      const size_t end = b + 1 == buckets.size() ? program.first_update : buckets[b].end;
+      double part_s = 0;
+      for (size_t i = begin; i < end; ++i) part_s += seconds[i];
+      costs.backward_part_s.push_back(part_s);
+      for (graph::ParamId param : buckets[b].params) bucket_of[param] = b;
+      begin = end;
+    }
+    costs.step_part_s.assign(buckets.size(), 0);
+    for (size_t i = program.first_update; i < program.nodes.size(); ++i) {
+      for (graph::BufferId id : program.nodes[i].writes) {
+        const auto bucket = bucket_of.find(program.buffers[id].param);
+        if (bucket == bucket_of.end()) continue;
+        costs.step_part_s[bucket->second] += seconds[i];
+        break;
+      }
+    }
+    return costs;
+  }
+
+  size_t bucket_bytes() const { return static_cast<size_t>(job_.parallel.bucket_mib * (1 << 20)); }
+
+  void add_sums(int stage, const graph::Program& program) {
+    std::vector<double>& seconds = made_.costs.reduce_s.emplace_back(pipeline_.buckets[stage], 0.0);
+    const int replicas = pipeline_.num_replicas(stage);
+    if (replicas == 1) return;
+    std::vector<int> devices;
+    for (int worker : pipeline_.stages[stage]) devices.push_back(device_[worker]);
+    const SumCost cost = sum_cost(cluster_, devices);
+    const std::vector<graph::Bucket> buckets = gradient_buckets(program, bucket_bytes());
+    double all_bytes = 0;
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      double bytes = 0;
+      for (graph::ParamId param : buckets[b].params) {
+        bytes += static_cast<double>(sizes_.begin()->second.graph.params[param].shape.elements()) * sizeof(float);
+      }
+      seconds[b] = bytes * cost.per_byte + cost.latency_s;
+      all_bytes += bytes;
+    }
+    for (int r = 0; r < replicas; ++r) {
+      const double passed = 2.0 * (replicas - 1) / replicas * all_bytes;
+      made_.links.push_back({pipeline_.stages[stage][r], pipeline_.stages[stage][(r + 1) % replicas], passed});
+    }
+  }
+
+  void add_edge(const graph::StageEdge& edge) {
+    const Sized& size = sized(pipeline_.rows);
+    double bytes = 0;
+    for (graph::ValueId value : edge.values) {
+      bytes += static_cast<double>(size.profile.operators[size.graph.producer(value)].output_bytes);
+    }
+    made_.costs.message_bytes.push_back({bytes, bytes});
+    const double updates = pipeline_.synchronous() ? pipeline_.microbatches : 1;
+    for (int a = 0; a < pipeline_.num_replicas(edge.from); ++a) {
+      for (int b = 0; b < pipeline_.num_replicas(edge.to); ++b) {
+        const schedule::Rows from = plan_.rows(edge.from, a), to = plan_.rows(edge.to, b);
+        double share = static_cast<double>(std::min(from.end, to.end) - std::max(from.begin, to.begin)) /
+                       static_cast<double>(pipeline_.rows);
+        if (pipeline_.replicas == job::Replicas::RoundRobin) {
+          share = 1.0 / (pipeline_.num_replicas(edge.from) * pipeline_.num_replicas(edge.to));
+        }
+        const int sender = pipeline_.stages[edge.from][a], receiver = pipeline_.stages[edge.to][b];
+        if (share <= 0 || sender == receiver) continue;
+        made_.links.push_back({sender, receiver, share * bytes * updates});
+        made_.links.push_back({receiver, sender, share * bytes * updates});
+      }
+    }
+  }
+
+  // Two batches ahead, of what the replica reads.
+  double loader_bytes(int stage, int replica) const {
+    if (job_.data.train_samples == 0) return 0;
+    const auto& model = job_.model;
+    double sample = sizeof(int64_t);
+    if (stage == 0) sample += static_cast<double>(model.channels * model.image_size * model.image_size) * sizeof(float);
+    if (stage + 1 == pipeline_.num_stages()) sample += sizeof(int32_t);
+    if (stage > 0 && stage + 1 < pipeline_.num_stages()) return 0;
+    const double parts = pipeline_.synchronous() ? pipeline_.microbatches : 1;
+    return 2 * parts * static_cast<double>(plan_.rows(stage, replica).size()) * sample;
+  }
+
+  void check_memory() {
+    for (int w = 0; w < pipeline_.num_workers; ++w) {
+      const Device& device = cluster_.devices[device_[w]];
+      if (made_.worker_bytes[w] <= static_cast<double>(device.memory_bytes)) continue;
+      constexpr double kMiB = 1 << 20;
+      made_.refusal =
+          fmt::format("device {}:{} would hold {:.0f} MiB and has {:.0f} MiB", device.id.node, device.id.device,
+                      made_.worker_bytes[w] / kMiB, static_cast<double>(device.memory_bytes) / kMiB);
+      return;
+    }
+  }
+
+  const job::Job& job_;
+  const Plan& plan_;
+  const Pipeline& pipeline_;
+  const std::vector<profile::Profile>& profiles_;
+  const Cluster& cluster_;
+  std::vector<int> device_;  // of the cluster, per worker
+  std::map<int64_t, Sized> sizes_;
+  Prediction made_;
+};
+
+}  // namespace
+
+Prediction predict(const job::Job& job, const Plan& plan, const std::vector<profile::Profile>& profiles,
+                   const Cluster& cluster) {
+  return Predictor(job, plan, profiles, cluster).predict();
+}
+
+}  // namespace millrace::plan

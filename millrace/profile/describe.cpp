@@ -1,0 +1,55 @@
+#include "millrace/profile/describe.h"
+
+#include <set>
+
+namespace millrace::profile {
+namespace {
+
+using graph::BufferId;
+using graph::BufferRole;
+
+void add_operators(const graph::Graph& graph, Profile& profile) {
+  for (const graph::Op& op : graph.ops) {
+    const int to = static_cast<int>(profile.operators.size());
+    Operator& described = profile.operators.emplace_back();
+    described.name = op.name;
+    described.kind = name_of(op.kind);
+    std::set<int> producers;
+    for (graph::ValueId input : op.inputs) {
+      const graph::OpId from = graph.producer(input);
+      if (from != graph::kNone) producers.insert(from);
+    }
+    for (int from : producers) profile.edges.push_back({from, to});
+  }
+}
+
+}  // namespace
+
+Profile describe(const graph::Graph& graph, const graph::Program& program,
+                 const std::function<int64_t(BufferId)>& bytes) {
+  Profile profile;
+  profile.model = graph.name;
+  profile.rows = graph.batch();
+  add_operators(graph, profile);
+  std::set<BufferId> weights, read_by_backward;
+  for (size_t i = program.first_backward; i < program.nodes.size(); ++i) {
+    read_by_backward.insert(program.nodes[i].reads.begin(), program.nodes[i].reads.end());
+  }
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    const graph::Node& node = program.nodes[i];
+    Operator& op = profile.operators[node.op];
+    for (BufferId id : node.reads) {
+      if (program.buffers[id].role == BufferRole::Weight && weights.insert(id).second) op.param_bytes += bytes(id);
+    }
+    if (i >= program.first_backward) continue;
+    const bool own = node.kind == graph.ops[node.op].kind;  // not a mask or a sum that belongs to it
+    if (own && program.buffers[node.writes[0]].role == BufferRole::Activation) op.output_bytes = bytes(node.writes[0]);
+    for (BufferId id : node.writes) {
+      if (program.buffers[id].role == BufferRole::Activation && read_by_backward.contains(id))
+        op.kept_bytes += bytes(id);
+    }
+  }
+  return profile;
+}
+
+}  // namespace millrace::profile
