@@ -71,7 +71,7 @@ void print_profile(const runtime::Profiled& profiled) {
   for (const profile::Operator& op : profile.operators) {
     table.add({op.name, op.kind, milliseconds(op.forward), milliseconds(op.input_grad), milliseconds(op.weight_grad),
                milliseconds(op.update), bytes_or_none(op.output_bytes), bytes_or_none(op.kept_bytes),
-               bytes_or_none(op.param_bytes), bytes_or_none(op.workspace_bytes), op.algorithm});
+               bytes_or_none(op.param_bytes), bytes_or_none(op.most_workspace()), op.algorithm});
     forward.median += op.forward.median;
     input_grad.median += op.input_grad.median;
     weight_grad.median += op.weight_grad.median;

@@ -69,7 +69,7 @@ StageCosts::StageCosts(const profile::Profile& profile, const Cluster& cluster, 
     update_.push_back(update_.back() + op.update.median);
     params_.push_back(params_.back() + static_cast<double>(op.param_bytes));
     kept_.push_back(kept_.back() + static_cast<double>(op.kept_bytes));
-    workspace.push_back(static_cast<double>(op.workspace_bytes));
+    workspace.push_back(static_cast<double>(op.most_workspace()));
     output.push_back(static_cast<double>(op.output_bytes));
   }
   workspace_.assign(std::move(workspace));

@@ -23,7 +23,8 @@ LaidOut lay_out(Program program, const graph::Graph& graph, const profile::Profi
   std::vector<size_t> scratch;
   for (const graph::Node& node : laid_out.program.nodes) {
     const bool own = node.kind == graph.ops[node.op].kind;  // not a mask, a sum or an update that belongs to it
-    scratch.push_back(own ? static_cast<size_t>(profile.operators[node.op].workspace_bytes) : 0);
+    const size_t pass = node.pass == graph::Pass::InputGrad ? 1 : node.pass == graph::Pass::WeightGrad ? 2 : 0;
+    scratch.push_back(own ? static_cast<size_t>(profile.operators[node.op].workspace_bytes[pass]) : 0);
   }
   laid_out.plan = memory::plan_memory(laid_out.program, laid_out.buffer_bytes, scratch, several_in_flight);
   return laid_out;

@@ -65,7 +65,9 @@ Profile at_rows(const std::vector<Profile>& measured, int64_t rows) {
     op.forward = line.at(from.forward, to.forward);
     op.input_grad = line.at(from.input_grad, to.input_grad);
     op.weight_grad = line.at(from.weight_grad, to.weight_grad);
-    op.workspace_bytes = line.at(from.workspace_bytes, to.workspace_bytes);
+    for (size_t pass = 0; pass < op.workspace_bytes.size(); ++pass) {
+      op.workspace_bytes[pass] = line.at(from.workspace_bytes[pass], to.workspace_bytes[pass]);
+    }
     op.output_bytes = op.output_bytes * rows / made.rows;
     op.kept_bytes = op.kept_bytes * rows / made.rows;
   }

@@ -2,6 +2,8 @@
 // PipeDream's graph.txt. Plain data.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,11 +21,12 @@ struct Operator {
   std::string name;
   std::string kind;
   Seconds forward, input_grad, weight_grad, update;
-  int64_t output_bytes = 0;     // of the value it makes, as it would be sent
-  int64_t kept_bytes = 0;       // what forward leaves for backward, its output included if it is kept
-  int64_t param_bytes = 0;      // trainable
-  int64_t workspace_bytes = 0;  // the most of any pass
-  std::string algorithm;        // of forward, input and weight gradient: "winograd direct direct"
+  int64_t output_bytes = 0;                  // of the value it makes, as it would be sent
+  int64_t kept_bytes = 0;                    // what forward leaves for backward, its output included if it is kept
+  int64_t param_bytes = 0;                   // trainable
+  std::array<int64_t, 3> workspace_bytes{};  // of forward, input and weight gradient
+  std::string algorithm;                     // of forward, input and weight gradient: "winograd direct direct"
+  int64_t most_workspace() const { return *std::max_element(workspace_bytes.begin(), workspace_bytes.end()); }
   bool operator==(const Operator&) const = default;
 };
 

@@ -90,6 +90,15 @@ class Members {
     }
     return value.get<int64_t>();
   }
+  std::array<int64_t, 3> three_counts(const char* key) const {
+    const json& counts = at(key);
+    const bool fits =
+        counts.is_array() && counts.size() == 3 && std::all_of(counts.begin(), counts.end(), [](const json& count) {
+          return count.is_number_unsigned() && count.get<uint64_t>() <= uint64_t{INT64_MAX};
+        });
+    if (!fits) fail_input("{}: {} is {}; write [forward, input gradient, weight gradient]", where_, key, shown(counts));
+    return {counts[0].get<int64_t>(), counts[1].get<int64_t>(), counts[2].get<int64_t>()};
+  }
   double seconds(const json& value, const char* key) const {
     if (!value.is_number()) fail_input("{}: {} holds {}, not a number of seconds", where_, key, shown(value));
     if (value.get<double>() < 0) fail_input("{}: {} is {}; time is 0 or more", where_, key, value.dump());
@@ -145,7 +154,7 @@ Operator parse_operator(const json& object, const std::string& file_name, size_t
   op.output_bytes = members.count("output_bytes");
   op.kept_bytes = members.count("kept_bytes");
   op.param_bytes = members.count("param_bytes");
-  op.workspace_bytes = members.count("workspace_bytes");
+  op.workspace_bytes = members.three_counts("workspace_bytes");
   op.algorithm = members.text("algorithm");
   return op;
 }

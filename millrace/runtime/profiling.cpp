@@ -162,9 +162,10 @@ Profile describe_operators(const Session& session) {
   for (const NodeTime& time : session.node_times()) {
     const graph::Node& node = *time.node;
     Operator& op = profile.operators[node.op];
-    op.workspace_bytes = std::max(op.workspace_bytes, static_cast<int64_t>(time.scratch_bytes));
-    const bool own = node.kind == graph.ops[node.op].kind;  // not a mask, a sum or an update that belongs to it
-    if (own) algorithms[node.op][static_cast<size_t>(pass_index(node.pass))] = one_word(time.algorithm);
+    if (node.kind != graph.ops[node.op].kind) continue;  // a mask, a sum or an update that belongs to it
+    const auto pass = static_cast<size_t>(pass_index(node.pass));
+    op.workspace_bytes[pass] = std::max(op.workspace_bytes[pass], static_cast<int64_t>(time.scratch_bytes));
+    algorithms[node.op][pass] = one_word(time.algorithm);
   }
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const auto& [forward, input_grad, weight_grad] = algorithms[i];

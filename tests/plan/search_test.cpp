@@ -44,7 +44,7 @@ Profile random_profile(Dice& dice, int n, bool branches) {
     op.output_bytes = dice.below(1000) * 1000;
     op.kept_bytes = dice.below(2) * op.output_bytes;
     op.param_bytes = dice.below(3) == 0 ? dice.below(1000) * 4000 : 0;
-    op.workspace_bytes = dice.below(1000) * 100;
+    op.workspace_bytes[0] = dice.below(1000) * 100;
     profile.operators.push_back(op);
     if (!branches && i > 0) profile.edges.push_back({i - 1, i});
     for (int from = 0; branches && from < i; ++from) {
