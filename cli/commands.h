@@ -33,5 +33,6 @@ void declare_cluster(CLI::App& app, Action& action);
 void declare_plan(CLI::App& app, Action& action);
 void declare_simulate(CLI::App& app, Action& action);
 void declare_report(CLI::App& app, Action& action);
+void declare_reproduce(CLI::App& app, Action& action);
 
 }  // namespace millrace::cli

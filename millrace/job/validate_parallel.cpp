@@ -72,6 +72,12 @@ void check_counts(const Parallel& parallel, size_t num_stages, const std::string
   }
 }
 
+void check_ahead(const Parallel& parallel, size_t num_stages, const std::string& where) {
+  if (parallel.ahead.empty() || parallel.ahead.size() == num_stages) return;
+  fail_input("{}: parallel.ahead has {} numbers and there are {} stages; write one for each", where,
+             parallel.ahead.size(), num_stages);
+}
+
 void check_asynchronous(const Job& job, const std::string& where) {
   if (!is_asynchronous(job.parallel.mode)) return;
   if (job.parallel.microbatches > 1) {
@@ -116,6 +122,7 @@ void check_auto(const Parallel& parallel, const std::string& where) {
   refuse(!parallel.cuts.empty(), "cuts");
   refuse(!parallel.shares.empty(), "shares");
   refuse(!parallel.versions.empty(), "versions");
+  refuse(!parallel.ahead.empty(), "ahead");
 }
 
 void check_shares(const Parallel& parallel, const Placement& stages, const std::string& where) {
@@ -167,6 +174,7 @@ void validate_parallel(const Job& job, const std::string& where) {
   const Placement stages = read_stages(parallel, where);
   check_num_stages(job, stages.size(), where);
   check_counts(parallel, std::max<size_t>(stages.size(), 1), where);
+  check_ahead(parallel, std::max<size_t>(stages.size(), 1), where);
   check_asynchronous(job, where);
   check_shares(parallel, stages, where);
   if (parallel.replicas == Replicas::Split) {

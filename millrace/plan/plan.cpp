@@ -100,6 +100,7 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
   pipeline.rows = job.batch / parallel.microbatches;
   pipeline.microbatches = parallel.microbatches;
   pipeline.multi_buffer = parallel.multi_buffer;
+  pipeline.ahead = parallel.ahead;
   if (!parallel.shares.empty()) pipeline.shares = job::parse_shares(parallel.shares);
   for (const auto& stage : placement) {
     pipeline.stages.emplace_back();

@@ -219,6 +219,7 @@ class Planner {
     parallel.stage_file.clear();
     parallel.balance = job::Balance::Operators;
     parallel.versions.clear();
+    parallel.ahead.clear();
     parallel.cuts.clear();
     parallel.placement.clear();
     parallel.shares.clear();
@@ -232,6 +233,12 @@ class Planner {
       if (shape.shares.empty()) shape.shares = shares_by_speed(shape);
       parallel.shares = shares_text(shape.shares);
     }
+    add(parallel);
+    // Where summing takes long, a stage that does not run ahead sums one minibatch's gradients during the next.
+    const bool sums =
+        std::any_of(shape.devices.begin(), shape.devices.end(), [](const auto& d) { return d.size() > 1; });
+    if (mode != Mode::Ssp || !sums) return;
+    parallel.ahead.assign(shape.first.size(), 0);
     add(parallel);
   }
 
@@ -328,8 +335,15 @@ std::string to_text(const Candidate& candidate) {
   if (candidate.plan.pipeline.synchronous() && candidate.parallel.microbatches > 1) {
     text += fmt::format(", {} micro-batches", candidate.parallel.microbatches);
   }
+  // Of many stages the first and the last.
+  constexpr size_t kShown = 3;
+  const std::vector<std::string>& cuts = candidate.parallel.cuts;
+  if (stages.size() > kShown + 1) {
+    return text + fmt::format(", {} stages on {} | .. | {}, cut at {}, ..", stages.size(), stages.front(),
+                              stages.back(), cuts.front());
+  }
   text += fmt::format(", on {}", fmt::join(stages, " | "));
-  if (!candidate.parallel.cuts.empty()) text += fmt::format(", cut at {}", fmt::join(candidate.parallel.cuts, ", "));
+  if (!cuts.empty()) text += fmt::format(", cut at {}", fmt::join(cuts, ", "));
   return text;
 }
 

@@ -28,10 +28,10 @@ profile::Profile roofline_profile(const graph::Graph& graph, const DeviceRates& 
   const auto bytes = [&](graph::BufferId id) {
     const graph::Buffer& buffer = program.buffers[id];
     const bool is_value = buffer.param == graph::kNone && buffer.dtype == DType::F32;
-    const double each = is_value ? rates.value_bytes : static_cast<double>(bytes_of(buffer.dtype));
-    return static_cast<int64_t>(static_cast<double>(buffer.shape.elements()) * each);
+    return buffer.shape.elements() * (is_value ? rates.value_bytes : static_cast<int64_t>(bytes_of(buffer.dtype)));
   };
   profile::Profile profile = profile::describe(graph, program, bytes);
+  profile.value_bytes = rates.value_bytes;
   for (const graph::Node& node : program.nodes) {
     const graph::Op& op = graph.ops[node.op];
     const double flops = node.kind == op.kind ? forward_flops(graph, op) : 0;

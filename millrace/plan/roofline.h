@@ -10,7 +10,7 @@ namespace millrace::plan {
 struct DeviceRates {
   double flops_per_s = 0;       // of convolutions and linear layers
   double bytes_per_s = 0;       // of device memory
-  double value_bytes = 4;       // of an activation or gradient: 2 in half precision
+  int value_bytes = 4;          // of an activation or gradient: 2 in half precision
   double seconds_per_node = 0;  // that every node takes besides
 };
 

@@ -1,9 +1,11 @@
 #include "millrace/plan/search.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <map>
 #include <span>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -16,6 +18,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1 - 1e-9;  // bounds are summed in another order than costs
 constexpr size_t kMostTaken = 5000;
 constexpr int kFewBlocks = 16;
+constexpr size_t kFewStates = 20000;
+constexpr unsigned kMostThreads = 16;
 
 enum class Aim { Time, TimeWithoutLimit, Memory };
 
@@ -214,24 +218,53 @@ class Search {
     return devices;
   }
 
+  // States of a layer depend only on the layer before: cuts are shared out over threads, their results put together in
+  // order, so that the outcome is the same.
   void add_layer(int stages, int most) {
+    struct Row {
+      std::vector<Entry> entries;
+      std::vector<uint32_t> ends;  // per taken devices
+      size_t examined = 0;
+    };
+    std::vector<Row> rows(cuts_.size());
+    std::atomic<int> next{0};
+    const auto work = [&] {
+      std::vector<Entry> front;
+      for (int cut = next++; cut <= num_blocks(); cut = next++) {
+        Row& row = rows[cut];
+        for (size_t taken = 0; taken < taken_.size(); ++taken) {
+          front.clear();
+          // Before this state there must be room for what is left, in operators and in devices.
+          const bool can_go_on = cut > 0 && stages < most && taken_[taken].speed_left > 0;
+          if ((cut == 0 || can_go_on) && num_blocks() - cut >= stages && taken_[taken].devices >= stages) {
+            row.examined += fill_front(front, cut, taken, stages);
+          }
+          row.entries.insert(row.entries.end(), front.begin(), front.end());
+          row.ends.push_back(static_cast<uint32_t>(row.entries.size()));
+        }
+      }
+    };
+    std::vector<std::thread> helpers;
+    for (unsigned i = 1; i < num_threads(); ++i) helpers.emplace_back(work);
+    work();
+    for (std::thread& helper : helpers) helper.join();
+
     Layer layer;
     layer.begin.push_back(0);
-    std::vector<Entry> front;
-    for (int cut = 0; cut <= num_blocks(); ++cut) {
-      for (size_t taken = 0; taken < taken_.size(); ++taken) {
-        front.clear();
-        // Before this state there must be room for what is left, in operators and in devices.
-        const bool can_go_on = cut > 0 && stages < most && taken_[taken].speed_left > 0;
-        if ((cut == 0 || can_go_on) && num_blocks() - cut >= stages && taken_[taken].devices >= stages) {
-          fill_front(front, cut, taken, stages);
-        }
-        layer.entries.insert(layer.entries.end(), front.begin(), front.end());
-        layer.begin.push_back(static_cast<uint32_t>(layer.entries.size()));
-      }
+    for (const Row& row : rows) {
+      const auto before = static_cast<uint32_t>(layer.entries.size());
+      layer.entries.insert(layer.entries.end(), row.entries.begin(), row.entries.end());
+      for (uint32_t end : row.ends) layer.begin.push_back(before + end);
+      examined_ += row.examined;
     }
     layer.find_windows(taken_.size());
     layers_.push_back(std::move(layer));
+  }
+
+  // A thread costs more than a small layer.
+  unsigned num_threads() const {
+    if (num_states() * taken_.size() < kFewStates) return 1;
+    return std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads);
   }
 
   bool counts_time() const { return rules_.aim != Aim::Memory; }
@@ -286,18 +319,23 @@ class Search {
     }
   }
 
-  void fill_front(std::vector<Entry>& front, int cut, size_t taken, int stages) {
+  // Both return how many stages they looked at.
+  size_t fill_front(std::vector<Entry>& front, int cut, size_t taken, int stages) const {
     const Bound before = cut == 0 ? Bound{} : bound(seconds(0, cut), taken_[taken].speed_left);
     const Bound all = bound(seconds(cut, num_blocks()), taken_[taken].speed);
-    if (hopeless(front, before, all.busy, all.fill)) return;
+    if (hopeless(front, before, all.busy, all.fill)) return 0;
+    size_t examined = 0;
     for (size_t choice = 0; choice < taken_[taken].choices.size(); ++choice) {
       if (taken_[taken].choices[choice].place.replicas > rules_.most_replicas) continue;
-      try_stages(front, before, cut, taken, static_cast<int>(choice), stages);
+      examined += try_stages(front, before, cut, taken, static_cast<int>(choice), stages);
     }
+    return examined;
   }
 
   // Stages on the chosen devices, growing until they are too much.
-  void try_stages(std::vector<Entry>& front, const Bound& before, int cut, size_t taken, int choice, int stages) {
+  size_t try_stages(std::vector<Entry>& front, const Bound& before, int cut, size_t taken, int choice,
+                    int stages) const {
+    size_t examined = 0;
     const auto& [rest, place] = taken_[taken].choices[choice];
     const Layer& layer = layers_[stages - 1];
     const Depth depth{stages, taken_[taken].devices};
@@ -306,22 +344,23 @@ class Search {
       if (rules_.aim != Aim::TimeWithoutLimit) {
         const double bytes = costs_.least_memory(cuts_[cut], cuts_[end], place, depth) * kRounding;
         if (rules_.aim == Aim::Memory) least.busy = bytes / room(place);
-        if (rules_.aim == Aim::Time && bytes > place.memory_bytes) return;
+        if (rules_.aim == Aim::Time && bytes > place.memory_bytes) return examined;
       }
-      if (hopeless(front, before, least.busy, least.fill)) return;
+      if (hopeless(front, before, least.busy, least.fill)) return examined;
       const size_t next = state(end, rest);
       if (!layer.has(next)) continue;
       const auto first = layer.entries.begin() + layer.begin[next],
                  last = layer.entries.begin() + layer.begin[next + 1];
       // The least of both that any continuation has.
       if (hopeless(front, before, std::max(least.busy, first->busy), least.fill + std::prev(last)->fill)) continue;
-      ++examined_;
+      ++examined;
       const StageCost cost = costs_.evaluate(cuts_[cut], cuts_[end], place, depth);
       if (rules_.aim == Aim::Time && cost.memory.total() > place.memory_bytes) continue;
       const double busy = counts_time() ? cost.busy_s : cost.memory.total() / room(place);
       const double fill = counts_fill() ? cost.fill_s : 0;
       merge(front, before, {busy, fill, end, choice, 0}, {first, last}, layer.begin[next]);
     }
+    return examined;
   }
 
   static double room(const Place& place) { return std::max(place.memory_bytes, 1.0); }

@@ -18,7 +18,9 @@ LaidOut lay_out(Program program, const graph::Graph& graph, const profile::Profi
   LaidOut laid_out;
   laid_out.program = std::move(program);
   for (const graph::Buffer& buffer : laid_out.program.buffers) {
-    laid_out.buffer_bytes.push_back(static_cast<size_t>(buffer.shape.elements()) * bytes_of(buffer.dtype));
+    const bool is_value = buffer.param == graph::kNone && buffer.dtype == DType::F32;
+    const size_t each = is_value ? static_cast<size_t>(profile.value_bytes) : bytes_of(buffer.dtype);
+    laid_out.buffer_bytes.push_back(static_cast<size_t>(buffer.shape.elements()) * each);
   }
   std::vector<size_t> scratch;
   for (const graph::Node& node : laid_out.program.nodes) {

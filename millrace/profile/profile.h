@@ -39,8 +39,9 @@ struct Edge {
 
 struct Profile {
   std::string model;
-  std::string device;  // what it was measured on
-  int64_t rows = 0;    // samples of the micro-batch that was measured
+  std::string device;   // what it was measured on
+  int64_t rows = 0;     // samples of the micro-batch that was measured
+  int value_bytes = 4;  // of one number of an activation
   std::vector<Operator> operators;
   std::vector<Edge> edges;
   double step_s = 0;  // a whole step of one micro-batch, measured without instruments; 0: unknown

@@ -27,6 +27,7 @@ std::vector<int> warmups(const Pipeline& pipeline) {
       ahead = (total_replicas(pipeline, s) - 1) / pipeline.num_replicas(s);
     }
     if (!pipeline.synchronous()) ahead = std::min(ahead, pipeline.versions[s] - 1);
+    if (!pipeline.ahead.empty()) ahead = std::min(ahead, pipeline.ahead[s]);
     // In minibatches of the whole pipeline, as replicas in turn may differ in number.
     if (s > 0 && pipeline.replicas == Replicas::Split) ahead = std::min(ahead, warmup[s - 1]);
     warmup.push_back(ahead);

@@ -76,6 +76,7 @@ struct Pipeline {
   std::vector<std::vector<int>> stages;  // per stage the workers of its replicas; a worker may run several stages
   std::vector<Edge> edges;
   std::vector<int> versions;  // per stage; 1 in synchronous modes
+  std::vector<int> ahead;     // per stage: forwards before the first backward, less one; empty: see compute_schedule
   std::vector<int> buckets;   // per stage: pieces in which gradients are reduced; used where there are replicas
   int64_t rows = 1;           // of a micro-batch, over all replicas
   std::vector<std::vector<int>> shares;  // per stage and replica of those rows, under Replicas::Split; empty: even
@@ -112,7 +113,8 @@ struct Schedule {
   std::vector<std::vector<Action>> workers;
 };
 
-// Compute actions only. Synchronous modes: `updates` updates of pipeline.microbatches each, with a flush between
+// Compute actions only. A stage runs as many forwards ahead as keep all later stages busy, at most what `ahead` says and
+// its versions allow. Synchronous modes: `updates` updates of pipeline.microbatches each, with a flush between
 // them. Asynchronous modes: `updates` minibatches, drained at the end.
 Schedule compute_schedule(const Pipeline& pipeline, int updates);
 // Forward only, for evaluation; every stage reads its newest weights.

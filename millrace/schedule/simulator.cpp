@@ -1,6 +1,7 @@
 #include "millrace/schedule/simulator.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <queue>
 
@@ -126,11 +127,14 @@ class Simulation {
 
   // All is there for a message or a sum: it takes its turn on its link or stage.
   void start(int event, double now_s) {
-    const auto [free_at_s, seconds] = passage(waits_.events()[event]);
-    double end_s = now_s + seconds;
-    if (free_at_s != nullptr) {
-      end_s = std::max(now_s, *free_at_s) + seconds;
-      *free_at_s = end_s;
+    const auto [ports, seconds] = passage(waits_.events()[event]);
+    double end_s = now_s;
+    for (const double* free_at_s : ports) {
+      if (free_at_s != nullptr) end_s = std::max(end_s, *free_at_s);
+    }
+    end_s += seconds;
+    for (double* free_at_s : ports) {
+      if (free_at_s != nullptr) *free_at_s = end_s;
     }
     if (end_s <= now_s) {
       happen(event, now_s);
@@ -140,22 +144,23 @@ class Simulation {
   }
 
   struct Passage {
-    double* free_at_s;
+    std::array<double*, 2> free_at_s;  // what it goes through, one after another
     double seconds;
   };
   Passage passage(const Event& event) {
-    if (waits_.compute_only()) return {nullptr, 0};
+    if (waits_.compute_only()) return {{}, 0};
     if (event.message < 0) {
       const auto& [stage, update, bucket] = event.sum;
-      return {&sums_free_at_s_[stage], costs_.reduce_s.empty() ? 0 : costs_.reduce_s[stage][bucket]};
+      return {{&sums_free_at_s_[stage], nullptr}, costs_.reduce_s.empty() ? 0 : costs_.reduce_s[stage][bucket]};
     }
     const Message& message = waits_.messages().all()[event.message];
-    if (costs_.links.empty() || message.from == message.to) return {nullptr, 0};
+    if (costs_.links.empty() || message.from == message.to) return {{}, 0};
     const Link& link = costs_.links[message.from][message.to];
     const double bytes = costs_.message_bytes.empty()
                              ? 0
                              : message.share * costs_.message_bytes[message.edge][static_cast<int>(message.direction)];
-    return {&links_free_at_s_[{message.from, message.to}], link.latency_s + bytes / link.bytes_per_s};
+    return {{&sends_free_at_s_[message.from], &receives_free_at_s_[message.to]},
+            link.latency_s + bytes / link.bytes_per_s};
   }
 
   // Workers go on through the queue, not from here: they may be in the middle of an action that signals.
@@ -179,8 +184,8 @@ class Simulation {
   const Waits waits_;
   std::vector<WorkerState> workers_;
   std::vector<EventState> events_;
-  std::map<std::pair<int, int>, double> links_free_at_s_;
-  std::map<int, double> sums_free_at_s_;
+  std::map<int, double> sends_free_at_s_, receives_free_at_s_;  // per worker
+  std::map<int, double> sums_free_at_s_;                        // per stage
   std::priority_queue<Moment> moments_;
   size_t next_order_ = 0;
   Timeline timeline_;

@@ -1,6 +1,6 @@
 // Plays a schedule against costs: when each action runs, how long all of it takes and what it holds meanwhile. Workers
-// do one action after another; messages and sums go on beside them. A link carries one message at a time in each
-// direction, a stage sums one bucket at a time.
+// do one action after another; messages and sums go on beside them. A worker sends one message at a time and receives
+// one, a stage sums one bucket at a time.
 #pragma once
 
 #include <array>

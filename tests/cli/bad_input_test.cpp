@@ -200,11 +200,11 @@ TEST_F(BadInput, FirstWeightsOfAnotherModelAreRefusedByName) {
 
 TEST_F(BadInput, CommandThatIsMissingOrUnknownIsAnsweredWithTheKnownOnes) {
   EXPECT_THAT(refusal({}), AllOf(HasSubstr("command"),
-                                 HasSubstr("train, bench, schedule, profile, cluster, plan, simulate, report, keys")));
+                                 HasSubstr("train, bench, schedule, profile, cluster, plan, simulate, report, reproduce, keys")));
   EXPECT_THAT(refusal({"trian", "job.yaml"}), AllOf(HasSubstr("\"trian\""), HasSubstr("did you mean train?")));
   EXPECT_THAT(refusal({"infer"}),
               AllOf(HasSubstr("\"infer\""),
-                    HasSubstr("train, bench, schedule, profile, cluster, plan, simulate, report, keys")));
+                    HasSubstr("train, bench, schedule, profile, cluster, plan, simulate, report, reproduce, keys")));
 }
 
 TEST_F(BadInput, OptionThatIsUnknownIsAnsweredWithTheNearest) {

@@ -174,6 +174,12 @@ TEST(ValidateParallel, RoundRobinSharesMicrobatchesEquallyInSynchronousModes) {
   EXPECT_NO_THROW(in_turn(Mode::PipeDream, "0:0-2.0:3-4", 1)());
 }
 
+TEST(ValidateParallel, AheadIsOneForEveryStage) {
+  EXPECT_NO_THROW(placed(Mode::Ssp, "0:0.0:1", [](Job& job) { job.parallel.ahead = {0, 0}; })());
+  EXPECT_THAT(placed(Mode::Ssp, "0:0.0:1", [](Job& job) { job.parallel.ahead = {0}; }),
+              refuses("job.yaml: parallel.ahead has 1 numbers and there are 2 stages; write one for each"));
+}
+
 TEST(ValidateParallel, SharesAreOneForEveryReplica) {
   auto shared = [](const std::string& placement, const std::string& shares) {
     return placed(Mode::Ssp, placement, [=](Job& job) { job.parallel.shares = shares; });

@@ -107,6 +107,16 @@ TEST(Simulator, ALinkCarriesOneMessageAtATime) {
   EXPECT_DOUBLE_EQ(makespan, 1 + 6 * 5 + 1);
 }
 
+TEST(Simulator, MessagesToOneWorkerTakeTheirTurns) {
+  Pipeline pipeline = chain(Mode::GPipe, 2, 1);
+  pipeline.num_workers = 4;
+  pipeline.stages = {{0, 1, 2}, {3}};
+  pipeline.rows = 3;
+  const Schedule schedule = lower(evaluation_schedule(pipeline, 1));
+  // Three shares of 5 s each, all sent at once, come through the one port of their receiver.
+  EXPECT_DOUBLE_EQ(simulate(schedule, with_links(pipeline, {0, 1}, 15)).makespan_s, 1 + 3 * 5 + 1);
+}
+
 TEST(Simulator, SlotsHoldTheSenderBack) {
   Schedule schedule = lower(evaluation_schedule(chain(Mode::GPipe, 2, 1), 6));
   const Timeline timeline = simulate(schedule, with_links(schedule.pipeline, {0, 1}, 5));

@@ -1,0 +1,87 @@
+// millrace reproduce: every published experiment beside what is predicted for it.
+#include "millrace/plan/reproduce.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "millrace/report/run_directory.h"
+#include "millrace/report/table.h"
+#include "millrace/report/units.h"
+
+namespace millrace::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using plan::Reproduced;
+
+std::string number_or_none(std::optional<double> value) {
+  return value && *value > 0 ? report::human_number(*value) : "-";
+}
+
+void print_reproduction(const plan::Reproduction& reproduction) {
+  report::Table calibration({"calibrated", "value", "from"});
+  for (const plan::Calibration& figure : reproduction.calibration) {
+    calibration.add({figure.what, report::human_number(figure.value), figure.from});
+  }
+  report::Table table(
+      {"experiment", "samples/s", "predicted", "ratio", "MiB", "predicted", "the planner's choice", "gain"});
+  for (const Reproduced& row : reproduction.rows) {
+    const std::optional<double> ratio = row.ratio();
+    table.add({row.published.id, number_or_none(row.published.samples_per_s), number_or_none(row.samples_per_s),
+               ratio ? fmt::format("{:.2f}{}", *ratio, row.calibrates ? " *" : "") : "-",
+               number_or_none(row.published.memory_mib), number_or_none(row.memory_mib),
+               row.chosen.empty() ? "-" : row.chosen, row.gain > 0 ? fmt::format("{:.2f}x", row.gain) : "-"});
+  }
+  fmt::print("{}\n{}* calibrated by this row: met by construction. Every other row is a prediction.\n",
+             calibration.str(), table.str());
+  bool first = true;
+  for (const Reproduced& row : reproduction.rows) {
+    if (row.note.empty()) continue;
+    fmt::print("{}{}: {}\n", first ? "\n" : "", row.published.id, row.note);
+    first = false;
+  }
+}
+
+ordered_json to_json(const plan::Reproduction& reproduction) {
+  const auto or_null = [](std::optional<double> value) {
+    return value && *value > 0 ? ordered_json(*value) : ordered_json(nullptr);
+  };
+  ordered_json rows = ordered_json::array();
+  for (const Reproduced& row : reproduction.rows) {
+    rows.push_back({{"id", row.published.id},
+                    {"published_samples_per_s", or_null(row.published.samples_per_s)},
+                    {"predicted_samples_per_s", or_null(row.samples_per_s)},
+                    {"ratio", or_null(row.ratio())},
+                    {"calibrates", row.calibrates},
+                    {"published_memory_mib", or_null(row.published.memory_mib)},
+                    {"predicted_memory_mib", or_null(row.memory_mib)},
+                    {"chosen", row.chosen.empty() ? ordered_json(nullptr) : ordered_json(row.chosen)},
+                    {"gain", or_null(row.gain)},
+                    {"note", row.note}});
+  }
+  return rows;
+}
+
+}  // namespace
+
+void declare_reproduce(CLI::App& app, Action& action) {
+  auto json = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand("reproduce", "Predict every published experiment, beside its figures");
+  command->add_option("--json", *json, "Also write the rows here")->type_name("FILE")->check(not_empty("rows.json"));
+  command->footer(
+      "GPUs are rooflines scaled to the single-device rows; each cluster has one link figure, named first.");
+  command->callback([json, &action] {
+    action = [json] {
+      if (!json->empty()) report::check_file(*json, "--json");
+      const plan::Reproduction reproduction = plan::reproduce();
+      if (!json->empty()) report::write_file(*json, to_json(reproduction).dump(2) + "\n");
+      print_reproduction(reproduction);
+    };
+  });
+}
+
+}  // namespace millrace::cli
