@@ -60,6 +60,15 @@ std::vector<int> versions(const job::Parallel& parallel, const Pipeline& pipelin
   return kept;
 }
 
+bool has_statistics(const graph::Graph& graph, const graph::StageSlice& slice) {
+  for (graph::OpId op = slice.begin(); op < slice.end(graph); ++op) {
+    for (graph::ParamId param : graph.ops[op].params) {
+      if (!graph.params[param].trainable()) return true;
+    }
+  }
+  return false;
+}
+
 // Gradients come back to a stage that has something to learn or stands behind one that has.
 void check_learns(const graph::Graph& graph, const Plan& plan) {
   const graph::StageSlice slice = plan.slice(0);
@@ -111,6 +120,7 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
   }
   for (const graph::StageEdge& edge : plan.edges) pipeline.edges.push_back({edge.from, edge.to});
   pipeline.versions = versions(parallel, pipeline);
+  for (int s = 0; s < pipeline.num_stages(); ++s) pipeline.statistics.push_back(has_statistics(graph, plan.slice(s)));
   for (int s = 0; s < pipeline.num_stages(); ++s) {
     for (int r = 0; r < pipeline.num_replicas(s); ++r) {
       if (plan.rows(s, r).size() > 0) continue;

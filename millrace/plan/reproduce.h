@@ -37,7 +37,8 @@ struct Reproduction {
   std::vector<Reproduced> rows;
 };
 
-Reproduction reproduce();
+// `with_choices`: also what the planner would choose, which takes most of the time.
+Reproduction reproduce(bool with_choices = true);
 
 // The cluster of an experiment, as it is calibrated.
 Cluster published_cluster(const Published& experiment);

@@ -75,7 +75,7 @@ class ReplicaWalk {
                    versions_, bucket.newest - versions_ + 1);
     }
     // Batch-norm statistics travel with the gradients.
-    if (action.kind == Kind::Forward && bucket.sums) {
+    if (action.kind == Kind::Forward && bucket.sums && proof_.pipeline().has_statistics(action.stage)) {
       return fault(i, "writes statistics while update {} of stage {} is being summed", bucket.newest, action.stage);
     }
     return {};

@@ -1,6 +1,7 @@
 // From compute actions to everything a worker does: when buffers open, messages leave and are awaited, gradients are
 // summed over replicas and weights change.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -39,6 +40,8 @@ class Turns {
   std::vector<int> first_;
   std::map<int, int> next_;
 };
+
+constexpr int kAllUpdates = std::numeric_limits<int>::max();
 
 class Lowering {
  public:
@@ -151,7 +154,9 @@ class Lowering {
   void lower_action(Replica& replica, const Action& action) {
     switch (action.kind) {
       case Kind::Forward:
-        finish_steps(replica);  // a forward may write statistics that are on their way with the gradients
+        // Statistics may be on their way with the gradients; else only what the forward reads must be there.
+        finish_steps(replica,
+                     pipeline_.has_statistics(replica.stage) || !source_.trains ? kAllUpdates : action.version);
         messages(Kind::Receive, Direction::Activation, replica, action.microbatch, true);
         out_->push_back(action);
         messages(Kind::Send, Direction::Activation, replica, action.microbatch, false);
@@ -224,13 +229,15 @@ class Lowering {
     }
   }
 
-  void finish_steps(Replica& replica) {
-    for (int update : replica.pending_steps) {
+  // Steps to the versions up to `version`.
+  void finish_steps(Replica& replica, int version = kAllUpdates) {
+    auto pending = replica.pending_steps.begin();
+    for (; pending != replica.pending_steps.end() && *pending < version; ++pending) {
       for (int b = 0; b < pipeline_.buckets[replica.stage]; ++b) {
-        out_->push_back(update_action(Kind::Step, replica, update, b));
+        out_->push_back(update_action(Kind::Step, replica, *pending, b));
       }
     }
-    replica.pending_steps.clear();
+    replica.pending_steps.erase(replica.pending_steps.begin(), pending);
   }
 
   // A replica that had no minibatch in the last update still takes part in its sum, with nothing.

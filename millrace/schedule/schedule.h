@@ -77,8 +77,11 @@ struct Pipeline {
   std::vector<Edge> edges;
   std::vector<int> versions;  // per stage; 1 in synchronous modes
   std::vector<int> ahead;     // per stage: forwards before the first backward, less one; empty: see compute_schedule
-  std::vector<int> buckets;   // per stage: pieces in which gradients are reduced; used where there are replicas
-  int64_t rows = 1;           // of a micro-batch, over all replicas
+  // Per stage: whether forward writes running statistics, which are summed with the gradients, so that no forward may
+  // come between the two. Empty: all do.
+  std::vector<bool> statistics;
+  std::vector<int> buckets;  // per stage: pieces in which gradients are reduced; used where there are replicas
+  int64_t rows = 1;          // of a micro-batch, over all replicas
   std::vector<std::vector<int>> shares;  // per stage and replica of those rows, under Replicas::Split; empty: even
   int microbatches = 1;                  // of one update, in synchronous modes
   bool multi_buffer = true;
@@ -86,6 +89,7 @@ struct Pipeline {
 
   int num_stages() const { return static_cast<int>(stages.size()); }
   int num_replicas(int stage) const { return static_cast<int>(stages[stage].size()); }
+  bool has_statistics(int stage) const { return statistics.empty() || statistics[stage]; }
   bool synchronous() const { return mode == job::Mode::Dp || mode == job::Mode::GPipe || mode == job::Mode::OneFOneB; }
 };
 
@@ -113,8 +117,8 @@ struct Schedule {
   std::vector<std::vector<Action>> workers;
 };
 
-// Compute actions only. A stage runs as many forwards ahead as keep all later stages busy, at most what `ahead` says and
-// its versions allow. Synchronous modes: `updates` updates of pipeline.microbatches each, with a flush between
+// Compute actions only. A stage runs as many forwards ahead as keep all later stages busy, at most what `ahead` says
+// and its versions allow. Synchronous modes: `updates` updates of pipeline.microbatches each, with a flush between
 // them. Asynchronous modes: `updates` minibatches, drained at the end.
 Schedule compute_schedule(const Pipeline& pipeline, int updates);
 // Forward only, for evaluation; every stage reads its newest weights.

@@ -81,7 +81,7 @@ TEST(ProfileJson, MistakesAreNamed) {
   EXPECT_THAT(refused([](json& d) { d["edges"][0] = {0, 1, 2}; }), HasSubstr("write [from, to]"));
   EXPECT_THAT(refused([](json& d) { d["rows"] = 0; }), HasSubstr("rows is 0; write 1 or more"));
   EXPECT_THAT(refused([](json& d) { d["step_s"] = -0.5; }), HasSubstr("step_s is -0.5"));
-  EXPECT_THAT(refused([](json& d) { d["version"] = 2; }), HasSubstr("version is 2"));
+  EXPECT_THAT(refused([](json& d) { d["version"] = 1; }), HasSubstr("version is 1"));
   EXPECT_THAT(refused([](json& d) { d["format"] = "plan"; }), HasSubstr("format is \"plan\""));
   EXPECT_THAT(refused([](json& d) { d = 5; }), HasSubstr("p.json: is \"5\""));
 }

@@ -191,6 +191,18 @@ TEST(Asynchronous, VersionsCanBeSetPerStage) {
   }
 }
 
+TEST(Asynchronous, HowFarForwardsRunAheadChangesNothing) {
+  for (const char* placement : {"0:0.0:1.0:2", "0:0-1.0:2", "0:0-2.0:0.0:1-2"}) {
+    job::Job job = asynchronous_job(Mode::Ssp, placement);
+    const RunResult ahead = run(job);
+    const size_t stages = plan_of(job).pipeline.stages.size();
+    job.parallel.ahead.assign(stages, 0);
+    EXPECT_TRUE(run(job).state == ahead.state) << placement;
+    job.parallel.static_scheduling = false;
+    EXPECT_TRUE(run(job).state == ahead.state) << placement;
+  }
+}
+
 TEST(Asynchronous, DrainingForEvaluationChangesNothing) {
   job::Job job = asynchronous_job(Mode::Ssp, straight(3));
   const RunResult whole = run(job);

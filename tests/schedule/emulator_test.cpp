@@ -280,7 +280,7 @@ class Machine {
     demand(complete(unit, buffer, Direction::Activation), "forward without its inputs");
     for (Bucket& bucket : unit.buckets) {
       read_weights(unit, action, bucket);
-      demand(!bucket.sums, "forward writes statistics that are being summed");
+      demand(!bucket.sums || !pipeline_.has_statistics(unit.stage), "forward writes statistics that are being summed");
     }
     buffer.phase = Phase::Computed;
     buffer.version = action.version;

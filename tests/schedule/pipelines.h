@@ -73,6 +73,9 @@ inline std::vector<NamedPipeline> many_pipelines() {
           all.push_back({name, pipeline});
           all.push_back({name + " single buffer", pipeline});
           all.back().pipeline.multi_buffer = false;
+          all.push_back({name + " without statistics, none ahead", pipeline});
+          all.back().pipeline.statistics.assign(shape.size(), false);
+          all.back().pipeline.ahead.assign(shape.size(), 0);
           for (const int num_workers : {most, most + 1}) {
             if (num_workers < workers) {
               all.push_back({fmt::format("{} on {} workers", name, num_workers), shared(pipeline, num_workers)});
