@@ -19,6 +19,7 @@ struct StepContext {
   int64_t rows = 0;            // rows of this micro-batch that are samples; the rest is padding
   double inverse_samples = 1;  // one over the samples of the whole step: the weight of a sample's gradient
   float learning_rate = 0;
+  bool again = false;  // forward is run once more for its values: what it counts besides stays as it is
 };
 
 // The optimizer's constants, fixed at preparation.

@@ -90,12 +90,13 @@ struct Parallel {
   std::string shares = {};        // "5:3.1": rows of each replica of each stage; empty: equally many
   int microbatches = 1;           // a batch is computed in this many parts, gradients summed
   std::vector<int> versions;      // ssp: weight versions kept by each stage; empty: stages - i for stage i
-  std::vector<int> ahead = {};         // forwards that a stage may run before its first backward, less one; empty: as needed
+  std::vector<int> ahead = {};    // forwards that a stage may run before its first backward, less one; empty: as needed
   bool static_scheduling = true;  // false: a worker may take an action that is ready before one that waits
   bool multi_buffer = true;       // one more activation buffer per stage, so that receiving overlaps computing
-  double bucket_mib = 25;         // gradients are reduced over replicas in pieces of about this size
-  std::string cluster = {};       // auto: the cluster file to plan for; empty: the workers there are, measured
-  bool stale = false;             // auto: modes that update without waiting may be chosen too
+  bool recompute = false;    // keep what a stage received, run its forward again before backward; not the last stage
+  double bucket_mib = 25;    // gradients are reduced over replicas in pieces of about this size
+  std::string cluster = {};  // auto: the cluster file to plan for; empty: the workers there are, measured
+  bool stale = false;        // auto: modes that update without waiting may be chosen too
   bool operator==(const Parallel&) const = default;
 };
 

@@ -44,10 +44,14 @@ bool is_sent_gradient(const Program& program, BufferId id) {
   return std::any_of(program.inputs.begin(), program.inputs.end(), [&](const Crossing& c) { return c.gradient == id; });
 }
 
+bool is_received(const Program& program, BufferId id) {
+  return std::any_of(program.inputs.begin(), program.inputs.end(), [&](const Crossing& c) { return c.buffer == id; });
+}
+
 // Which storage each buffer lives in; a write takes over the storage of a read that dies at the same node where
 // the node allows it and the sizes agree.
-std::vector<int> assign_storages(const Program& program, std::span<const size_t> bytes,
-                                 std::vector<Storage>& storages) {
+std::vector<int> assign_storages(const Program& program, std::span<const size_t> bytes, std::vector<Storage>& storages,
+                                 bool inputs_stay) {
   const std::vector<size_t> last = last_uses(program);
   std::vector<int> storage(program.buffers.size(), -1);
   auto arrives = [&](BufferId id, size_t before, Home home) {
@@ -66,6 +70,7 @@ std::vector<int> assign_storages(const Program& program, std::span<const size_t>
       const bool once = std::count(node.reads.begin(), node.reads.end(), from) == 1;
       if (storage[to] != -1 || storage[from] == -1 || last[from] != i || taken[pair.read] || !once) continue;
       if (is_persistent(program.buffers[to].role) || bytes[from] != bytes[to]) continue;
+      if (inputs_stay && is_received(program, from)) continue;
       if (is_sent_gradient(program, to)) continue;  // what arrived in its place may arrive again before it has left
       storage[to] = storage[from];
       taken[pair.read] = true;
@@ -143,12 +148,12 @@ size_t place_in_turn(std::vector<Storage>& storages, Home home) {
 }  // namespace
 
 MemoryPlan plan_memory(const Program& program, std::span<const size_t> buffer_bytes,
-                       std::span<const size_t> scratch_bytes, bool several_in_flight) {
+                       std::span<const size_t> scratch_bytes, Between between) {
   std::vector<Storage> storages;
-  const std::vector<int> storage_of = assign_storages(program, buffer_bytes, storages);
+  const std::vector<int> storage_of = assign_storages(program, buffer_bytes, storages, between == Between::Again);
   for (Storage& storage : storages) {
     const bool waits = storage.first < program.first_backward && storage.last >= program.first_backward;
-    if (several_in_flight && waits) storage.home = Home::Slot;
+    if (between == Between::Others && waits) storage.home = Home::Slot;
   }
   const size_t first_scratch = storages.size();
   for (size_t i = 0; i < program.nodes.size(); ++i) {

@@ -32,9 +32,15 @@ struct MemoryPlan {
 constexpr size_t kBufferAlignment = 64;
 constexpr size_t align_up(size_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
 
-// `buffer_bytes` per buffer, `scratch_bytes` per node. `several_in_flight`: other micro-batches run between a
-// micro-batch's forward and its backward.
+// What becomes of what forward leaves for backward.
+enum class Between {
+  Nothing,  // backward follows its forward
+  Others,   // other micro-batches run between the two: it waits in slots
+  Again,    // they do, and forward is run again before backward: only what was received waits
+};
+
+// `buffer_bytes` per buffer, `scratch_bytes` per node.
 MemoryPlan plan_memory(const graph::Program& program, std::span<const size_t> buffer_bytes,
-                       std::span<const size_t> scratch_bytes, bool several_in_flight = false);
+                       std::span<const size_t> scratch_bytes, Between between = Between::Nothing);
 
 }  // namespace millrace::memory

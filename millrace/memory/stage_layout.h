@@ -19,6 +19,11 @@ struct Copies {
   int versions = 1;
 };
 
+constexpr Between between(const Copies& copies, bool recompute) {
+  if (copies.slots <= 1) return Between::Nothing;
+  return recompute ? Between::Again : Between::Others;
+}
+
 // Which copy of each kind is meant.
 struct Copy {
   int slot = 0;

@@ -100,7 +100,9 @@ class Planner {
     const schedule::Pipeline& pipeline = candidate.plan.pipeline;
     int replicas = 0;
     for (const auto& workers : pipeline.stages) replicas += static_cast<int>(workers.size());
-    return (pipeline.synchronous() ? 0 : 1000) + 10 * (pipeline.num_stages() - 1) + replicas - pipeline.num_workers;
+    const int parts = pipeline.num_stages() == 1 && pipeline.microbatches > 1 ? 1 : 0;
+    return (pipeline.synchronous() ? 0 : 1000) + 10 * (pipeline.num_stages() - 1) + replicas - pipeline.num_workers +
+           parts;
   }
 
   static double sent_bytes(const Candidate& candidate) {
@@ -220,6 +222,7 @@ class Planner {
     parallel.balance = job::Balance::Operators;
     parallel.versions.clear();
     parallel.ahead.clear();
+    parallel.recompute = false;
     parallel.cuts.clear();
     parallel.placement.clear();
     parallel.shares.clear();
@@ -234,6 +237,12 @@ class Planner {
       parallel.shares = shares_text(shape.shares);
     }
     add(parallel);
+    if (shape.first.size() > 1 && !candidates_.empty() && candidates_.back().parallel == parallel &&
+        !candidates_.back().fits()) {
+      parallel.recompute = true;
+      add(parallel);
+      parallel.recompute = false;
+    }
     // Where summing takes long, a stage that does not run ahead sums one minibatch's gradients during the next.
     const bool sums =
         std::any_of(shape.devices.begin(), shape.devices.end(), [](const auto& d) { return d.size() > 1; });
@@ -342,6 +351,7 @@ std::string to_text(const Candidate& candidate) {
     return text + fmt::format(", {} stages on {} | .. | {}, cut at {}, ..", stages.size(), stages.front(),
                               stages.back(), cuts.front());
   }
+  if (candidate.parallel.recompute) text += ", recomputing";
   text += fmt::format(", on {}", fmt::join(stages, " | "));
   if (!cuts.empty()) text += fmt::format(", cut at {}", fmt::join(cuts, ", "));
   return text;

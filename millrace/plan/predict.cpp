@@ -96,6 +96,8 @@ class Predictor {
     return sizes_.emplace(rows, std::move(made)).first->second;
   }
 
+  bool recomputes(int stage) const { return job_.parallel.recompute && stage + 1 < pipeline_.num_stages(); }
+
   graph::TrainingOptions training_options(int stage) const {
     return {pipeline_.synchronous() ? pipeline_.microbatches : 1, job_.optimizer.momentum > 0,
             pipeline_.num_replicas(stage) > 1, plan_.slice(stage)};
@@ -108,15 +110,20 @@ class Predictor {
       const int worker = pipeline_.stages[stage][r];
       const Sized& size = sized(plan_.rows(stage, r).size());
       const graph::Program program = training_program(size.graph, training_options(stage));
-      const ReplicaCosts costs =
+      ReplicaCosts costs =
           replica_costs(program, size.profile, pipeline_.buckets[stage], cluster_.devices[device_[worker]].speed);
+      if (recomputes(stage) && made_.shape.slots[stage] > 1) {
+        costs.input_grad_s += costs.forward_s;
+        if (!costs.backward_part_s.empty()) costs.backward_part_s[0] += costs.forward_s;
+      }
       made_.costs.replicas.back().push_back(costs);
       predicted.compute_s = std::max(predicted.compute_s, replica_seconds(pipeline_, stage, costs));
       const StageMemory memory =
           stage_memory(size.graph, size.profile,
                        {training_options(stage),
                         {made_.shape.slots[stage], made_.shape.gradient_slots, pipeline_.versions[stage]},
-                        job_.data.test_samples > 0});
+                        job_.data.test_samples > 0,
+                        recomputes(stage)});
       if (memory.total() > predicted.memory.total()) predicted.memory = memory;
       made_.worker_bytes[worker] += memory.total() + loader_bytes(stage, r);
       if (r > 0) continue;

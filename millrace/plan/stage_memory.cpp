@@ -14,7 +14,7 @@ struct LaidOut {
   memory::MemoryPlan plan;
 };
 
-LaidOut lay_out(Program program, const graph::Graph& graph, const profile::Profile& profile, bool several_in_flight) {
+LaidOut lay_out(Program program, const graph::Graph& graph, const profile::Profile& profile, memory::Between between) {
   LaidOut laid_out;
   laid_out.program = std::move(program);
   for (const graph::Buffer& buffer : laid_out.program.buffers) {
@@ -28,7 +28,7 @@ LaidOut lay_out(Program program, const graph::Graph& graph, const profile::Profi
     const size_t pass = node.pass == graph::Pass::InputGrad ? 1 : node.pass == graph::Pass::WeightGrad ? 2 : 0;
     scratch.push_back(own ? static_cast<size_t>(profile.operators[node.op].workspace_bytes[pass]) : 0);
   }
-  laid_out.plan = memory::plan_memory(laid_out.program, laid_out.buffer_bytes, scratch, several_in_flight);
+  laid_out.plan = memory::plan_memory(laid_out.program, laid_out.buffer_bytes, scratch, between);
   return laid_out;
 }
 
@@ -36,11 +36,11 @@ LaidOut lay_out(Program program, const graph::Graph& graph, const profile::Profi
 
 StageMemory stage_memory(const graph::Graph& graph, const profile::Profile& profile,
                          const StageMemoryOptions& options) {
-  const bool several = options.copies.slots > 1;
+  const memory::Between between = memory::between(options.copies, options.recompute);
   std::deque<LaidOut> all;  // stays in place while it grows
-  all.push_back(lay_out(training_program(graph, options.training), graph, profile, several));
+  all.push_back(lay_out(training_program(graph, options.training), graph, profile, between));
   if (options.evaluates) {
-    all.push_back(lay_out(evaluation_program(graph, options.training.stage), graph, profile, several));
+    all.push_back(lay_out(evaluation_program(graph, options.training.stage), graph, profile, between));
   }
   std::vector<memory::LaidOutProgram> programs;
   for (const LaidOut& laid_out : all) programs.push_back({laid_out.program, laid_out.buffer_bytes, laid_out.plan});

@@ -13,6 +13,7 @@ struct StageMemoryOptions {
   graph::TrainingOptions training;
   memory::Copies copies;
   bool evaluates = false;
+  bool recompute = false;
 };
 
 // `graph` and `profile` are of the rows that the replica takes.

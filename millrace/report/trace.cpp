@@ -24,6 +24,7 @@ constexpr int64_t kShortestIdleNs = 50'000;  // below: the ordinary step from on
 const char* category_of(Activity activity) {
   switch (activity) {
     case Activity::Forward: return "forward";
+    case Activity::Recompute: return "forward again";
     case Activity::InputGrad: return "input gradient";
     case Activity::WeightGrad: return "weight gradient";
     case Activity::Send:

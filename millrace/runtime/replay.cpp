@@ -33,12 +33,14 @@ std::optional<double> typical_s(const WorkerRecord& record, int stage, Activity 
 std::optional<schedule::ReplicaCosts> replica_costs(const Pipeline& pipeline, int stage, const WorkerRecord& record) {
   const int64_t first = pipeline.synchronous() ? pipeline.microbatches : 2 * pipeline.versions[stage];
   const auto forward = typical_s(record, stage, Activity::Forward, first);
+  const auto recompute = typical_s(record, stage, Activity::Recompute, first);
   const auto input_grad = typical_s(record, stage, Activity::InputGrad, first);
   const auto weight_grad = typical_s(record, stage, Activity::WeightGrad, first);
   const auto step = typical_s(record, stage, Activity::Step, 1);
   if (!forward || !weight_grad || !step) return std::nullopt;
   // A stage of one layer on the images has no input gradient.
-  return schedule::ReplicaCosts{*forward, input_grad.value_or(0), *weight_grad, *step, {}, {}};
+  const double backward_s = recompute.value_or(0) + input_grad.value_or(0);
+  return schedule::ReplicaCosts{*forward, backward_s, *weight_grad, *step, {}, {}};
 }
 
 void scale(schedule::ReplicaCosts& costs, double factor) {

@@ -31,6 +31,7 @@ Session::Session(const graph::Graph& graph, backend::Backend& backend, const Ses
   if (evaluate_) bind(*evaluate_, 1);
   bind_buckets();
   find_stretches();
+  runs_again_ = memory::between(options_.copies, options_.recompute) == memory::Between::Again;
   for (size_t i = 0; i < train_.program.nodes.size(); ++i) {
     node_times_.push_back({&train_.program.nodes[i], train_.kernels[i].algorithm, 0, train_.kernels[i].scratch_bytes});
   }
@@ -42,7 +43,7 @@ Session::~Session() {
 
 memory::MemoryPlan Session::plan(const Program& program, const std::vector<size_t>& bytes,
                                  const std::vector<size_t>& scratch) const {
-  return memory::plan_memory(program, bytes, scratch, options_.copies.slots > 1);
+  return memory::plan_memory(program, bytes, scratch, memory::between(options_.copies, options_.recompute));
 }
 
 Session::Prepared Session::prepare(Program program) {

@@ -27,6 +27,7 @@ struct SessionOptions {
   std::string limit_reason = {};  // where the limit comes from, for the message
   graph::StageSlice stage = {};
   memory::Copies copies = {};
+  bool recompute = false;   // run forward again before backward, if several micro-batches are in flight
   bool replicated = false;  // gradients are summed over replicas before the update
   size_t bucket_bytes = 25 << 20;
 };
@@ -106,6 +107,12 @@ class Session {
   template <typename After>
   void backward(int bucket, const Place& place, const backend::StepContext& context, After&& after) {
     const bool whole = bucket == kWhole;
+    if (runs_again_ && (whole || bucket == 0)) {
+      backend::StepContext again = context;
+      again.again = true;
+      run(train_, 0, train_.program.first_backward, place, again);
+      after(graph::Pass::Forward);
+    }
     const size_t begin = whole || bucket == 0 ? train_.program.first_backward : buckets_[bucket - 1].end;
     const size_t end = whole ? train_.program.first_update : buckets_[bucket].end;
     for (const Stretch& stretch : stretches_) {
@@ -202,6 +209,7 @@ class Session {
   std::span<float> statistics_;
   double* metrics_ = nullptr;
   int64_t updates_ = 0;
+  bool runs_again_ = false;
   bool timing_ = false;
   std::vector<NodeTime> node_times_;
 };

@@ -9,7 +9,19 @@
 
 namespace millrace::runtime {
 
-enum class Activity : uint8_t { Forward, InputGrad, WeightGrad, Send, Receive, Reduce, Step, Data, Evaluate, kCount };
+enum class Activity : uint8_t {
+  Forward,
+  Recompute,  // forward once more, before backward
+  InputGrad,
+  WeightGrad,
+  Send,
+  Receive,
+  Reduce,
+  Step,
+  Data,
+  Evaluate,
+  kCount
+};
 const char* name_of(Activity activity);
 
 struct Span {
@@ -39,10 +51,10 @@ class Timeline {
 
   const std::vector<Span>& spans() const { return spans_; }
   double seconds(Activity activity) const { return seconds_[static_cast<size_t>(activity)]; }
-  // In kernels: forward, both gradients and updates.
+  // In kernels: forward (and again), both gradients and updates.
   double busy_s() const {
-    return seconds(Activity::Forward) + seconds(Activity::InputGrad) + seconds(Activity::WeightGrad) +
-           seconds(Activity::Step);
+    return seconds(Activity::Forward) + seconds(Activity::Recompute) + seconds(Activity::InputGrad) +
+           seconds(Activity::WeightGrad) + seconds(Activity::Step);
   }
   // Waiting for messages and sums, and handing them over.
   double exposed_comm_s() const {

@@ -18,6 +18,7 @@ using schedule::Pipeline;
 const char* name_of(Activity activity) {
   switch (activity) {
     case Activity::Forward: return "F";
+    case Activity::Recompute: return "R";
     case Activity::InputGrad: return "I";
     case Activity::WeightGrad: return "W";
     case Activity::Send: return "send";
@@ -345,6 +346,7 @@ void Worker::backward(Stage& stage, const Bound& action) {
       const int64_t end = Timeline::now_ns();
       const bool updates = pass == graph::Pass::Update;  // as early as its gradient is complete
       const Activity activity = updates                           ? Activity::Step
+                                : pass == graph::Pass::Forward    ? Activity::Recompute
                                 : pass == graph::Pass::WeightGrad ? Activity::WeightGrad
                                                                   : Activity::InputGrad;
       const Span span{begin, end, updates ? place.update : number, stage.stage, activity};

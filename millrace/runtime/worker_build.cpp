@@ -68,6 +68,7 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   options.limit_reason = reason;
   options.stage = facts_.plan.slice(stage);
   options.copies = {facts_.shape.slots[stage], facts_.shape.gradient_slots, pipeline.versions[stage]};
+  options.recompute = job.parallel.recompute && stage != facts_.loss_stage();
   options.replicated = pipeline.num_replicas(stage) > 1;
   options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
   const data::LoaderOptions loader = loader_options(added);

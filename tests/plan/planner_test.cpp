@@ -113,6 +113,27 @@ TEST(Planner, TakesMoreMicrobatchesWhereMemoryIsShort) {
       ThrowsMessage<std::invalid_argument>(HasSubstr("vgg16: cannot run on test: no plan fits")));
 }
 
+TEST(Planner, RunsForwardAgainWhereMemoryIsTooShortToKeep) {
+  job::Job job = job_of("resnet50", 64);
+  job.parallel.microbatches = 8;
+  const std::vector<profile::Profile> profiles = profiles_of(job);
+  const auto best_within = [&](double bytes) {
+    return choose(job, profiles, cluster_of({1, 1, 1}, 1e10, static_cast<int64_t>(bytes)), {Mode::OneFOneB})
+        .candidates[0];
+  };
+  const Candidate roomy = best_within(64.0 * kGiB);
+  ASSERT_FALSE(roomy.parallel.recompute);
+  double needed = *std::max_element(roomy.prediction.worker_bytes.begin(), roomy.prediction.worker_bytes.end());
+  bool found = false;
+  for (int i = 0; i < 12 && !found; ++i) {
+    needed *= 0.95;
+    const Candidate tight = best_within(needed);  // throws where nothing fits
+    EXPECT_TRUE(tight.fits());
+    found = tight.parallel.recompute;
+  }
+  EXPECT_TRUE(found);
+}
+
 TEST(Planner, ChoosesStaleModesOnlyWhereAllowed) {
   const job::Job job = job_of("alexnet", 128);
   const std::vector<profile::Profile> profiles = profiles_of(job);

@@ -126,6 +126,27 @@ TEST(Synchronous, ReplicasMayTakeUnequalSharesOfTheRows) {
   }
 }
 
+TEST(Synchronous, RunningForwardAgainChangesNothingButMemory) {
+  for (const char* model : {"alexnet_small", "resnet_small"}) {
+    for (const char* placement : {"0:0.0:1.0:2", "0:0-1.0:2", "0:0.0:1.0:0"}) {
+      for (Mode mode : {Mode::GPipe, Mode::OneFOneB, Mode::Ssp}) {
+        job::Job job = one_worker(mode == Mode::Ssp ? 1 : 4);
+        job.model = {.name = model, .classes = 10, .image_size = 16, .channels = 3};
+        job.steps = 3;
+        job.data.test_samples = 9;
+        job.parallel.mode = mode;
+        job.parallel.placement = placement;
+        const RunResult kept = run(job);
+        job.parallel.recompute = true;
+        const RunResult again = run(job);
+        EXPECT_TRUE(again.state == kept.state) << model << " on " << placement;
+        EXPECT_EQ(again.losses, kept.losses);
+        EXPECT_LT(again.planned_bytes, kept.planned_bytes) << model << " on " << placement;
+      }
+    }
+  }
+}
+
 TEST(Synchronous, SmallBucketsChangeNothing) {
   job::Job job = one_worker(1);
   job.steps = 5;

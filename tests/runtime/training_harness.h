@@ -43,12 +43,14 @@ struct RunResult {
   std::vector<double> losses;
   std::map<int64_t, int> seen;  // how often each sample came
   std::vector<VersionUse> versions;
+  size_t planned_bytes = 0;
 };
 
 inline RunResult run(const job::Job& job) {
   RunResult run;
   const auto process = comm::make_local_process();
   Training training(job, *process, {});
+  run.planned_bytes = training.planned_bytes();
   for (size_t i = 0; i < training.num_workers(); ++i) training.worker(i).log_versions(10'000);
   Observer observer;
   std::mutex mutex;

@@ -129,10 +129,11 @@ Task bind_forward(const BlockedShape& shape, const BatchNormAttrs& attrs, const 
         const double unbiased = count > 1 ? variance * count / (count - 1) : variance;
         mean[c] = static_cast<float>(m);
         inverse[c] = static_cast<float>(inv);
-        running_mean[c] = static_cast<float>((1 - momentum) * running_mean[c] + momentum * m);
-        running_variance[c] = static_cast<float>((1 - momentum) * running_variance[c] + momentum * unbiased);
         factor[lane] = static_cast<float>(inv * scale[c]);
         offset[lane] = shift[c];
+        if (step.again) continue;
+        running_mean[c] = static_cast<float>((1 - momentum) * running_mean[c] + momentum * m);
+        running_variance[c] = static_cast<float>((1 - momentum) * running_variance[c] + momentum * unbiased);
       }
       scratch.coefficients[block] = {factor, offset};
     };

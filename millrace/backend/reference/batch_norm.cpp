@@ -43,8 +43,9 @@ void normalise(const Geometry& g, const graph::BatchNormAttrs& attrs, int64_t c,
 }
 
 template <typename T>
-void forward(const Geometry& g, const graph::BatchNormAttrs& attrs, int64_t samples, const Forward<T>& of, T* saved,
-             T* new_mean, T* new_variance) {
+void forward(const Geometry& g, const graph::BatchNormAttrs& attrs, const StepContext& context, const Forward<T>& of,
+             T* saved, T* new_mean, T* new_variance) {
+  const int64_t samples = context.rows;
   const auto count = static_cast<double>(samples * g.area);
   for (int64_t c = 0; c < g.channels; ++c) {
     double mean = 0, squares = 0;
@@ -63,7 +64,7 @@ void forward(const Geometry& g, const graph::BatchNormAttrs& attrs, int64_t samp
     saved[g.channels + c] = static_cast<T>(1.0 / std::sqrt(variance + attrs.epsilon));
 
     // A micro-batch that is all padding teaches nothing.
-    const double share = count > 0 ? attrs.momentum : 0;
+    const double share = count > 0 && !context.again ? attrs.momentum : 0;
     const double unbiased = count > 1 ? squares / (count - 1) : variance;
     new_mean[c] = static_cast<T>((1 - share) * of.mean[c] + share * mean);
     new_variance[c] = static_cast<T>((1 - share) * of.variance[c] + share * unbiased);
@@ -145,7 +146,7 @@ Kernel prepare_batch_norm(const NodeView& view) {
                             .y = at.write<T>(0)};
         if (!training) return [=](const StepContext&) { evaluate(g, attrs, of); };
         T *saved = at.write<T>(1), *mean = at.write<T>(2), *variance = at.write<T>(3);
-        return [=](const StepContext& context) { forward(g, attrs, context.rows, of, saved, mean, variance); };
+        return [=](const StepContext& context) { forward(g, attrs, context, of, saved, mean, variance); };
       });
     }
     case graph::Pass::InputGrad: {
