@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "millrace/base/error.h"
@@ -81,6 +82,22 @@ void check_learns(const graph::Graph& graph, const Plan& plan) {
              graph.ops[slice.end(graph) - 1].name);
 }
 
+// A weight has one place, with all that read it.
+void check_ties(const graph::Graph& graph, const Plan& plan) {
+  std::map<graph::ParamId, graph::OpId> first_user;
+  const graph::StageSlice any = plan.slice(0);
+  for (graph::OpId op = 0; op < static_cast<graph::OpId>(graph.ops.size()); ++op) {
+    for (graph::ParamId param : graph.ops[op].params) {
+      const graph::OpId other = first_user.emplace(param, op).first->second;
+      const int stage = any.stage_of(op), other_stage = any.stage_of(other);
+      if (stage == other_stage) continue;
+      fail_input(
+          "parallel: {} and {} share {} and would be in stages {} and {}; cut the model so that they stay together",
+          graph.ops[other].name, graph.ops[op].name, graph.params[param].name, other_stage, stage);
+    }
+  }
+}
+
 }  // namespace
 
 bool needs_op_seconds(const job::Parallel& parallel) {
@@ -134,6 +151,7 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
     pipeline.buckets.push_back(std::max<int>(1, static_cast<int>(gradient_buckets(program, bytes).size())));
   }
   check_learns(graph, plan);
+  check_ties(graph, plan);
   return plan;
 }
 

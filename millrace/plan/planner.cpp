@@ -167,6 +167,7 @@ class Planner {
     double params = 0;
     for (int cut = 1; cut < n; ++cut) {
       params += static_cast<double>(profile.operators[cut - 1].param_bytes);
+      if (!costs.may_cut(cut)) continue;
       // Every device is busy as long: the last with the tail and its rows of the front.
       const double front_s = costs.seconds(0, cut), tail_s = costs.seconds(cut, n);
       const double last_speed = cluster_.devices.back().speed;

@@ -114,12 +114,14 @@ class Search {
   int most_stages() const {
     if (rules_.exact_stages > 0) return rules_.exact_stages;
     if (costs_.options().mode == job::Mode::Dp) return 1;
-    return std::min(n_, static_cast<int>(cluster_.devices.size()));
+    return std::min(costs_.most_stages(), static_cast<int>(cluster_.devices.size()));
   }
 
   void cut_everywhere() {
     cuts_.clear();
-    for (int op = 0; op <= n_; ++op) cuts_.push_back(op);
+    for (int op = 0; op <= n_; ++op) {
+      if (costs_.may_cut(op)) cuts_.push_back(op);
+    }
   }
   // Into blocks of about the same time; where operators take none, of the same number.
   void cut_evenly(int blocks) {
@@ -128,7 +130,7 @@ class Search {
     for (int op = 1; op < n_; ++op) {
       const double done = costs_.seconds(0, op) + per_operator * op;
       const double whole = costs_.seconds(0, n_) + per_operator * n_;
-      if (done / whole * blocks >= static_cast<double>(cuts_.size())) cuts_.push_back(op);
+      if (costs_.may_cut(op) && done / whole * blocks >= static_cast<double>(cuts_.size())) cuts_.push_back(op);
     }
     cuts_.push_back(n_);
   }
@@ -492,7 +494,7 @@ SearchResult search(const profile::Profile& profile, const Cluster& cluster, con
   Search search(profile, cluster, options, false);
   SearchResult result;
   result.data_parallel = search.one_stage_on_all();
-  const int straight = std::min(static_cast<int>(cluster.devices.size()), search.costs().num_operators());
+  const int straight = std::min(static_cast<int>(cluster.devices.size()), search.costs().most_stages());
   if (straight > 1 && options.mode != job::Mode::Dp) {
     Rules rules{.aim = Aim::Time, .most_replicas = 1, .exact_stages = straight};
     Search in_order(profile, cluster, options, true);

@@ -75,6 +75,10 @@ StageCosts::StageCosts(const profile::Profile& profile, const Cluster& cluster, 
   workspace_.assign(std::move(workspace));
   output_.assign(std::move(output));
   crossing_ = crossing_bytes_per_cut(profile);
+  cuttable_.assign(profile.operators.size() + 1, true);
+  for (const profile::Edge& tie : profile.ties) {
+    for (int cut = tie.from + 1; cut <= tie.to; ++cut) cuttable_[cut] = false;
+  }
   int devices = 1;
   for (const Level& level : cluster.levels) {
     members_.push_back(devices);

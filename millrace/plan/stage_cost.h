@@ -91,6 +91,9 @@ class StageCosts {
   // Refuses a profile without operators, a cluster without devices or with a level that has no bandwidth.
   StageCosts(const profile::Profile& profile, const Cluster& cluster, const CostOptions& options);
 
+  // Whether a stage may begin with the operator: none that share weights are on both sides.
+  bool may_cut(int op) const { return cuttable_[op]; }
+  int most_stages() const { return static_cast<int>(std::count(cuttable_.begin() + 1, cuttable_.end(), true)); }
   int num_operators() const { return static_cast<int>(seconds_.size()) - 1; }
   const CostOptions& options() const { return options_; }
 
@@ -123,7 +126,8 @@ class StageCosts {
   std::vector<int> members_;                                         // per level: devices of one member
   std::vector<double> seconds_, backward_, update_, params_, kept_;  // sums of the operators before each
   std::vector<double> crossing_;                                     // bytes at each cut
-  RangeMax workspace_, output_;                                      // per operator
+  std::vector<bool> cuttable_;
+  RangeMax workspace_, output_;  // per operator
 };
 
 }  // namespace millrace::plan

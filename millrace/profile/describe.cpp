@@ -1,5 +1,6 @@
 #include "millrace/profile/describe.h"
 
+#include <map>
 #include <set>
 
 namespace millrace::profile {
@@ -9,6 +10,7 @@ using graph::BufferId;
 using graph::BufferRole;
 
 void add_operators(const graph::Graph& graph, Profile& profile) {
+  std::map<graph::ParamId, int> first_user;
   for (const graph::Op& op : graph.ops) {
     const int to = static_cast<int>(profile.operators.size());
     Operator& described = profile.operators.emplace_back();
@@ -20,6 +22,12 @@ void add_operators(const graph::Graph& graph, Profile& profile) {
       if (from != graph::kNone) producers.insert(from);
     }
     for (int from : producers) profile.edges.push_back({from, to});
+    std::set<int> sharers;
+    for (graph::ParamId param : op.params) {
+      const auto [first, is_new] = first_user.emplace(param, to);
+      if (!is_new && first->second != to) sharers.insert(first->second);
+    }
+    for (int from : sharers) profile.ties.push_back({from, to});
   }
 }
 

@@ -44,6 +44,7 @@ struct Profile {
   int value_bytes = 4;  // of one number of an activation
   std::vector<Operator> operators;
   std::vector<Edge> edges;
+  std::vector<Edge> ties;  // operators that share parameters, from < to: no cut may come between them
   double step_s = 0;  // a whole step of one micro-batch, measured without instruments; 0: unknown
   bool operator==(const Profile&) const = default;
 };

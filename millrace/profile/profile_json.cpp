@@ -190,14 +190,17 @@ std::string to_json(const Profile& profile) {
     const char* comma = i + 1 < profile.operators.size() ? "," : "";
     out += fmt::format("    {}{}\n", one_line(to_json(profile.operators[i])), comma);
   }
-  ordered_json edges = ordered_json::array();
-  for (const Edge& edge : profile.edges) edges.push_back({edge.from, edge.to});
-  return out + fmt::format("  ],\n  \"edges\": {}\n}}\n", one_line(edges));
+  const auto pairs = [](const std::vector<Edge>& edges) {
+    ordered_json list = ordered_json::array();
+    for (const Edge& edge : edges) list.push_back({edge.from, edge.to});
+    return one_line(list);
+  };
+  return out + fmt::format("  ],\n  \"edges\": {},\n  \"ties\": {}\n}}\n", pairs(profile.edges), pairs(profile.ties));
 }
 
 Profile parse_profile(const std::string& text, const std::string& file_name) {
   static const std::vector<std::string> kKeys{"format",      "version", "model",     "device", "rows",
-                                              "value_bytes", "step_s",  "operators", "edges"};
+                                              "value_bytes", "step_s",  "operators", "edges",  "ties"};
   const json document = parse_json(text, file_name);
   const Members members(document, file_name, kKeys);
   if (members.text("format") != kFormat) {
@@ -219,6 +222,9 @@ Profile parse_profile(const std::string& text, const std::string& file_name) {
   if (profile.operators.empty()) fail_input("{}: the profile is empty: it has no operators", file_name);
   for (const json& pair : members.list("edges")) {
     profile.edges.push_back(parse_edge(pair, file_name, profile.edges.size(), profile.operators.size()));
+  }
+  for (const json& pair : members.list("ties")) {
+    profile.ties.push_back(parse_edge(pair, file_name, profile.ties.size(), profile.operators.size()));
   }
   return profile;
 }

@@ -93,5 +93,26 @@ TEST(StageFilePlan, OtherCountsAreRefusedWithTheNumbers) {
   }
 }
 
+TEST(Plan, WeightsThatAreSharedStayTogether) {
+  job::Job job;
+  job.model = {.name = "alexnet_small", .classes = 10, .image_size = 16, .channels = 3};
+  graph::Graph graph = graph::fuse(model::build(job.model, 4, 0));
+  // The last linear layer reads the weights of an earlier one, as a language model's head reads its embedding.
+  std::vector<graph::OpId> linear;
+  for (graph::OpId op = 0; op < static_cast<graph::OpId>(graph.ops.size()); ++op) {
+    if (graph.ops[op].kind == graph::OpKind::Linear) linear.push_back(op);
+  }
+  ASSERT_GE(linear.size(), 2u);
+  graph.ops[linear.back()].params[0] = graph.ops[linear.front()].params[0];
+  job.batch = 4;
+  job.parallel.mode = job::Mode::OneFOneB;
+  job.parallel.placement = "0:0.0:1";
+  job.parallel.cuts = {graph.ops[linear.back()].name};
+  EXPECT_THAT([&] { make_plan(job, graph, 2); }, testing::ThrowsMessage<std::invalid_argument>(
+                                                     testing::HasSubstr("cut the model so that they stay together")));
+  job.parallel.cuts = {graph.ops[linear.front()].name};
+  EXPECT_NO_THROW(make_plan(job, graph, 2));
+}
+
 }  // namespace
 }  // namespace millrace::plan

@@ -33,6 +33,7 @@ Profile example() {
       {"fc", "linear", {1, 2}, {3, 4}, {5, 6}, {7, 8}, 1, 2, 3, {4, 5, 6}, ""},
   };
   profile.edges = {{0, 1}, {0, 2}, {1, 2}};
+  profile.ties = {{0, 2}};
   return profile;
 }
 
