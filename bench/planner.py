@@ -79,7 +79,7 @@ def ways(model):
     """The four ways to run, with the profiles they are predicted from."""
     alone, together = model.profiles(1), model.profiles(2)
     plan = model.plan(together)
-    stale = model.plan(together, "--stale", "--set", "parallel.microbatches=1", "--explain")
+    stale = model.plan(together, "--stale")
     one = dict(plan["baselines"]["data_parallel"]["parallel"], placement="0:0", microbatches="1", shares="", cuts="[]")
     straight = plan["baselines"]["straight_pipeline"]["parallel"]
     ssp = dict(straight, mode="ssp", microbatches="1")
@@ -89,11 +89,27 @@ def ways(model):
         "1f1b": (straight, together),
         "ssp": (ssp, together),
     }
-    return found, {"chosen": plan["parallel"], "chosen, stale": stale["parallel"]}, plan, stale
+    return found, {"chosen": plan["parallel"], "chosen, stale": stale["parallel"]}
+
+
+def two_hosts(model):
+    """Where the planner cuts AlexNet on two hosts of one core joined by 1 Gb/s."""
+    model.settings = ["--set", "batch=128", "--set", "threads=1"]
+    model.batch = 128
+    model.cluster = os.path.join(ROOT, "clusters", "two-hosts-1g.yaml")
+    profiles = model.profiles(1)
+    found = {}
+    for name, options in {"synchronous": [], "stale": ["--stale"]}.items():
+        plan = model.plan(profiles, *options)
+        found[name] = {"parallel": plan["parallel"], "predicted": plan["predicted"],
+                       "data_parallel": plan["baselines"]["data_parallel"]}
+        gain = plan["predicted"]["samples_per_s"] / plan["baselines"]["data_parallel"]["samples_per_s"]
+        print(f"two hosts at 1 Gb/s, {name}: {plan['predicted']['plan']}, predicted {gain:.2f}x data parallel", flush=True)
+    return found
 
 
 def compare(model, args):
-    found, chosen, plan, stale = ways(model)
+    found, chosen = ways(model)
     rows = []
     for name, (parallel, profiles) in found.items():
         predicted = model.predict(parallel, profiles, name.replace(" ", "-"))
@@ -132,13 +148,14 @@ def main():
             more_rows, more_choices = compare(Model(name, folder, args), args)
             rows += more_rows
             choices += more_choices
+        hosts = two_hosts(Model("alexnet", folder, args))
     within = {"step": sum(abs(row["off"]["step_ms"]) <= STEP_WITHIN for row in rows),
               "memory": sum(abs(row["off"]["memory_bytes"]) <= MEMORY_WITHIN for row in rows)}
     print(f"step within {100 * STEP_WITHIN:.0f}% in {within['step']} of {len(rows)}, memory within "
           f"{100 * MEMORY_WITHIN:.0f}% in {within['memory']} of {len(rows)}")
     if args.out:
         with open(args.out, "w") as file:
-            json.dump({"benchmark": "planner", "rows": rows, "choices": choices}, file, indent=1)
+            json.dump({"benchmark": "planner", "rows": rows, "choices": choices, "two_hosts": hosts}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,38 @@ PlannedChoice plan_for(const job::Job& job, plan::Cluster cluster, const std::ve
   return planned;
 }
 
+profile::Profile measure(const job::Job& job, int64_t rows, int workers, const runtime::OnMeasure& on_measure) {
+  runtime::ProfilingOptions options;
+  options.rows = rows;
+  options.threads = runtime::thread_count(job, workers);
+  options.beside = workers - 1;
+  options.repeats = kRepeats;
+  options.attempts = 1;
+  return runtime::measure_profile(job, options, machine_limit(), on_measure).profile;
+}
+
+// On one machine one worker with all its cores competes with workers of one core each.
+void consider_one_worker(const job::Job& job, PlannedChoice& planned) {
+  if (job.threads != 0 || planned.cluster.devices.size() < 2) return;
+  job::Job alone = job;
+  alone.parallel = {};
+  alone.parallel.placement = "0:0";
+  plan::Cluster whole = planned.cluster;
+  whole.levels.clear();
+  whole.matrix.clear();
+  whole.devices.resize(1);
+  whole.devices[0].memory_bytes *= static_cast<int64_t>(planned.cluster.devices.size());
+  plan::Candidate candidate;
+  candidate.parallel = alone.parallel;
+  candidate.plan = plan::make_plan(alone, planned.graph, 1);
+  candidate.prediction = plan::predict(alone, candidate.plan, {measure(job, job.batch, 1, {})}, whole);
+  plan::Choice& choice = planned.choice;
+  if (!candidate.fits() || candidate.prediction.step_s > choice.candidates[0].prediction.step_s) return;
+  choice.candidates.insert(choice.candidates.begin(), std::move(candidate));
+  for (int* index : {&choice.data_parallel, &choice.straight_pipeline}) *index += *index < 0 ? 0 : 1;
+  choice.runner_up = 1;
+}
+
 }  // namespace
 
 void PlanningArguments::declare(CLI::App& command) {
@@ -76,22 +108,16 @@ std::vector<profile::Profile> find_profiles(const job::Job& job, const plan::Clu
   const std::set<int64_t> sizes{std::max<int64_t>(1, job.batch / 16), std::max<int64_t>(1, job.batch / 4), job.batch};
   fmt::print(stderr, "measuring operators on this machine, {} at once ...\n", report::counted(workers, "worker"));
   const runtime::OnMeasure on_measure = announce_measuring();
-  for (int64_t rows : sizes) {
-    runtime::ProfilingOptions options;
-    options.rows = rows;
-    options.threads = runtime::thread_count(job, workers);
-    options.beside = workers - 1;
-    options.repeats = kRepeats;
-    options.attempts = 1;
-    profiles.push_back(runtime::measure_profile(job, options, machine_limit(), on_measure).profile);
-  }
+  for (int64_t rows : sizes) profiles.push_back(measure(job, rows, workers, on_measure));
   return profiles;
 }
 
 PlannedChoice plan_job(const job::Job& job, const PlanningArguments& arguments) {
   plan::Cluster cluster = find_cluster(arguments.cluster);
   const std::vector<profile::Profile> profiles = find_profiles(job, cluster, arguments.profiles);
-  return plan_for(job, std::move(cluster), profiles);
+  PlannedChoice planned = plan_for(job, std::move(cluster), profiles);
+  if (arguments.cluster == "local" && arguments.profiles.empty()) consider_one_worker(job, planned);
+  return planned;
 }
 
 job::Job resolve_auto(comm::Process& process, const job::Job& job, std::string& plan_json) {
@@ -113,7 +139,8 @@ job::Job resolve_auto(comm::Process& process, const job::Job& job, std::string& 
   std::exception_ptr failure;
   if (process.rank() == 0) {
     try {
-      const PlannedChoice planned = plan_for(job, cluster, find_profiles(job, cluster, {}));
+      PlannedChoice planned = plan_for(job, cluster, find_profiles(job, cluster, {}));
+      if (process.size() == 1 && job.parallel.cluster.empty()) consider_one_worker(job, planned);
       const report::PlannedJob shown{job, planned.graph, planned.cluster, planned.choice};
       fmt::print("{}\n", report::plan_tables(shown));
       plan_json = report::plan_json(shown).dump(2) + "\n";
