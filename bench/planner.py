@@ -137,7 +137,7 @@ def compare(model, args):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", nargs="+", default=list(BATCH), choices=BATCH)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", metavar="FILE")
     args = parser.parse_args()

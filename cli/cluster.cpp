@@ -64,7 +64,8 @@ void print_levels(const Cluster& cluster) {
     const plan::Level& level = cluster.levels[i];
     size *= level.group;
     table.add({fmt::format("{}", i), level.name, fmt::format("{}", level.group), fmt::format("{}", size),
-               human_rate(level.bytes_per_s), human_latency(level.latency_s), level.shared ? "shared" : "one each"});
+               human_rate(level.bytes_per_s), human_latency(level.latency_s),
+               fmt::format("{}{}", level.shared ? "shared" : "one each", level.occupies ? ", occupies" : "")});
   }
   fmt::print("{}\n", table.str());
 }

@@ -19,7 +19,8 @@ namespace {
 double rounded(double value) { return value > 0 ? std::stod(fmt::format("{:.3g}", value)) : value; }
 
 plan::Level measured_level(const char* name, int group, const comm::LinkFigures& figures, bool shared) {
-  return {name, group, rounded(figures.bytes_per_s), rounded(figures.latency_s), shared};
+  // Cores copy and add themselves, whatever the transport.
+  return {name, group, rounded(figures.bytes_per_s), rounded(figures.latency_s), shared, true};
 }
 
 // Devices share a node's memory evenly.

@@ -127,6 +127,7 @@ SumCost sum_cost(const Cluster& cluster, const std::vector<int>& devices) {
       }
       cost.per_byte = std::max(cost.per_byte, rounds / replicas * static_cast<double>(sharing) / level.bytes_per_s);
       cost.latency_s = std::max(cost.latency_s, rounds * level.latency_s);
+      cost.occupies |= level.occupies;
     }
     member = group;
   }
@@ -148,9 +149,10 @@ std::string to_yaml(const Cluster& cluster) {
   if (cluster.levels.empty()) return out;
   out += "links:\n";
   for (const Level& level : cluster.levels) {
-    out += fmt::format("  - name: {}\n    group: {}\n    bandwidth: {}\n    latency: {}\n    shared: {}\n",
-                       in_yaml_quotes(level.name), level.group, to_text(level.bytes_per_s, Quantity::Rate),
-                       to_text(level.latency_s, Quantity::Time), level.shared);
+    out += fmt::format(
+        "  - name: {}\n    group: {}\n    bandwidth: {}\n    latency: {}\n    shared: {}\n    occupies: {}\n",
+        in_yaml_quotes(level.name), level.group, to_text(level.bytes_per_s, Quantity::Rate),
+        to_text(level.latency_s, Quantity::Time), level.shared, level.occupies);
   }
   return out;
 }

@@ -24,7 +24,8 @@ struct Level {
   int group = 1;           // members (devices or groups of the level below) that one of its groups has
   double bytes_per_s = 0;  // in each direction, of one member's link into the group
   double latency_s = 0;
-  bool shared = false;  // one link for all members of a group instead of one each
+  bool shared = false;    // one link for all members of a group instead of one each
+  bool occupies = false;  // devices move the bytes of a sum themselves: it does not hide behind computing
   bool operator==(const Level&) const = default;
 };
 
@@ -56,6 +57,7 @@ struct Cluster {
 struct SumCost {
   double per_byte = 0;
   double latency_s = 0;
+  bool occupies = false;  // the devices
 };
 SumCost sum_cost(const Cluster& cluster, const std::vector<int>& devices);
 

@@ -180,13 +180,22 @@ class ClusterReader {
     return size;
   }
 
+  bool read_flag(const YamlTree& map, const char* key) const {
+    const YamlTree::Entry* flag = find(map, key);
+    if (flag == nullptr) return false;
+    if (flag->value.text != "true" && flag->value.text != "false") {
+      fail(flag->line, "{} {}: write true or false", key, in_quotes(flag->value.text));
+    }
+    return flag->value.text == "true";
+  }
+
   void read_levels(const std::vector<YamlTree>& levels, int line) {
     const int64_t per_node = node_size(), devices = static_cast<int64_t>(cluster_.devices.size());
     if (per_node == 0) fail(line, "links need nodes of as many devices each; write a matrix instead");
     int64_t joined = 1;
     std::vector<int64_t> sizes;
     for (const YamlTree& map : levels) {
-      check_keys(map, "a link", {"name", "group", "bandwidth", "latency", "shared"});
+      check_keys(map, "a link", {"name", "group", "bandwidth", "latency", "shared", "occupies"});
       Level level;
       level.name = find(map, "name") ? read_text(map, "name") : fmt::format("level {}", sizes.size());
       at(map, "group", "group: 8");
@@ -196,12 +205,8 @@ class ClusterReader {
       if (const YamlTree::Entry* latency = find(map, "latency")) {
         level.latency_s = read_quantity(latency->value, "latency", latency->line, Quantity::Time);
       }
-      if (const YamlTree::Entry* shared = find(map, "shared")) {
-        if (shared->value.text != "true" && shared->value.text != "false") {
-          fail(shared->line, "shared {}: write true or false", in_quotes(shared->value.text));
-        }
-        level.shared = shared->value.text == "true";
-      }
+      level.shared = read_flag(map, "shared");
+      level.occupies = read_flag(map, "occupies");
       joined *= level.group;
       sizes.push_back(joined);
       if (joined > devices) {

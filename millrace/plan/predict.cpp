@@ -35,12 +35,24 @@ double seconds_of(const profile::Operator& op, Pass pass) {
   }
 }
 
-// An operator's time in a pass, shared by the nodes it has there.
+// An update reads weight, gradient and velocity and writes two of them; adding to a sum reads two and writes one.
+constexpr double kAccumulateShare = 3.0 / 5.0;
+
+// An operator's time in a pass, shared by the nodes it has there. What a profile of one micro-batch has not, adding
+// gradients up, takes the part of the update's time that it touches of the memory.
 std::vector<double> node_seconds(const graph::Program& program, const profile::Profile& profile) {
   std::map<std::pair<graph::OpId, Pass>, int> count;
-  for (const graph::Node& node : program.nodes) ++count[{node.op, node.pass}];
+  for (const graph::Node& node : program.nodes) {
+    if (node.kind != graph::OpKind::Accumulate) ++count[{node.op, node.pass}];
+  }
+  std::map<graph::OpId, int> sums;
+  for (const graph::Node& node : program.nodes) sums[node.op] += node.kind == graph::OpKind::Accumulate;
   std::vector<double> seconds;
   for (const graph::Node& node : program.nodes) {
+    if (node.kind == graph::OpKind::Accumulate) {
+      seconds.push_back(kAccumulateShare * profile.operators[node.op].update.median / sums.at(node.op));
+      continue;
+    }
     seconds.push_back(seconds_of(profile.operators[node.op], node.pass) / count.at({node.op, node.pass}));
   }
   return seconds;
@@ -66,6 +78,7 @@ class Predictor {
       }
     }
     for (int s = 0; s < pipeline_.num_stages(); ++s) add_stage(s);
+    for (const auto& [stage, sums] : occupying_sums_) occupy(stage, sums);
     for (const graph::StageEdge& edge : plan_.edges) add_edge(edge);
     made_.step_s = steady_step_s(made_.shape, made_.costs);
     made_.samples_per_s = static_cast<double>(job_.batch) / made_.step_s;
@@ -184,10 +197,22 @@ class Predictor {
       seconds[b] = bytes * cost.per_byte + cost.latency_s;
       all_bytes += bytes;
     }
+    if (cost.occupies) occupying_sums_[stage] = seconds;
     for (int r = 0; r < replicas; ++r) {
       const double passed = 2.0 * (replicas - 1) / replicas * all_bytes;
       made_.links.push_back({pipeline_.stages[stage][r], pipeline_.stages[stage][(r + 1) % replicas], passed});
     }
+  }
+
+  // Sums that the devices do themselves come before the updates that need them.
+  void occupy(int stage, const std::vector<double>& sums) {
+    for (ReplicaCosts& replica : made_.costs.replicas[stage]) {
+      for (size_t b = 0; b < sums.size(); ++b) {
+        if (!replica.step_part_s.empty()) replica.step_part_s[b] += sums[b];
+        replica.step_s += sums[b];
+      }
+    }
+    made_.costs.reduce_s[stage].assign(sums.size(), 0.0);
   }
 
   void add_edge(const graph::StageEdge& edge) {
@@ -245,6 +270,7 @@ class Predictor {
   const Cluster& cluster_;
   std::vector<int> device_;  // of the cluster, per worker
   std::map<int64_t, Sized> sizes_;
+  std::map<int, std::vector<double>> occupying_sums_;  // per stage and bucket
   Prediction made_;
 };
 

@@ -163,7 +163,7 @@ StageCost StageCosts::evaluate(int begin, int end, const Place& place, Depth dep
   const double backward_s = (backward_[end] - backward_[begin]) / (sharers(place) * place.speed);
   const double reduce_s = params > 0 && place.replicas > 1 ? params * place.sum.per_byte + place.sum.latency_s : 0;
   const double round = options_.in_turn() ? place.replicas : 1;
-  cost.exposed_s = std::max(0.0, reduce_s - backward_s) / round;
+  cost.exposed_s = std::max(0.0, reduce_s - (place.sum.occupies ? 0 : backward_s)) / round;
   cost.update_s = (update_[end] - update_[begin]) / place.speed / round;
   const double after_s = cost.exposed_s + cost.update_s;
   if (options_.synchronous()) {
