@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <set>
+#include <stdexcept>
 #include <thread>
 
 #include "cli/detect.h"
@@ -69,7 +70,11 @@ void consider_one_worker(const job::Job& job, PlannedChoice& planned) {
   plan::Candidate candidate;
   candidate.parallel = alone.parallel;
   candidate.plan = plan::make_plan(alone, planned.graph, 1);
-  candidate.prediction = plan::predict(alone, candidate.plan, {measure(job, job.batch, 1, {})}, whole);
+  try {
+    candidate.prediction = plan::predict(alone, candidate.plan, {measure(job, job.batch, 1, {})}, whole);
+  } catch (const std::invalid_argument&) {
+    return;  // the whole batch does not fit in one piece
+  }
   plan::Choice& choice = planned.choice;
   if (!candidate.fits() || candidate.prediction.step_s > choice.candidates[0].prediction.step_s) return;
   choice.candidates.insert(choice.candidates.begin(), std::move(candidate));
@@ -108,7 +113,15 @@ std::vector<profile::Profile> find_profiles(const job::Job& job, const plan::Clu
   const std::set<int64_t> sizes{std::max<int64_t>(1, job.batch / 16), std::max<int64_t>(1, job.batch / 4), job.batch};
   fmt::print(stderr, "measuring operators on this machine, {} at once ...\n", report::counted(workers, "worker"));
   const runtime::OnMeasure on_measure = announce_measuring();
-  for (int64_t rows : sizes) profiles.push_back(measure(job, rows, workers, on_measure));
+  for (int64_t rows : sizes) {
+    try {
+      profiles.push_back(measure(job, rows, workers, on_measure));
+    } catch (const std::invalid_argument&) {
+      // More than this machine can hold at once: what fewer rows cost says it too.
+      if (profiles.empty()) throw;
+      break;
+    }
+  }
   return profiles;
 }
 
@@ -123,13 +136,10 @@ PlannedChoice plan_job(const job::Job& job, const PlanningArguments& arguments) 
 job::Job resolve_auto(comm::Process& process, const job::Job& job, std::string& plan_json) {
   if (job.parallel.mode != job::Mode::Auto) return job;
   plan::Cluster cluster;
-  if (!job.parallel.cluster.empty()) {
-    cluster = plan::read_cluster(job.parallel.cluster);
-  } else if (process.size() == 1) {
-    cluster = detect_threads();
-  } else if (process.size() == 2) {
-    cluster = detect_processes(process);
-  } else {
+  const bool from_file = !job.parallel.cluster.empty();  // which only process 0 needs to have
+  if (!from_file && process.size() == 1) cluster = detect_threads();
+  if (!from_file && process.size() == 2) cluster = detect_processes(process);
+  if (!from_file && process.size() > 2) {
     fail_input(
         "parallel.mode is auto and {} processes were started; write parallel.cluster, the file that says how "
         "they are joined",
@@ -139,8 +149,9 @@ job::Job resolve_auto(comm::Process& process, const job::Job& job, std::string& 
   std::exception_ptr failure;
   if (process.rank() == 0) {
     try {
+      if (from_file) cluster = plan::read_cluster(job.parallel.cluster);
       PlannedChoice planned = plan_for(job, cluster, find_profiles(job, cluster, {}));
-      if (process.size() == 1 && job.parallel.cluster.empty()) consider_one_worker(job, planned);
+      if (process.size() == 1 && !from_file) consider_one_worker(job, planned);
       const report::PlannedJob shown{job, planned.graph, planned.cluster, planned.choice};
       fmt::print("{}\n", report::plan_tables(shown));
       plan_json = report::plan_json(shown).dump(2) + "\n";

@@ -70,14 +70,16 @@ ordered_json to_json(const plan::Reproduction& reproduction) {
 
 void declare_reproduce(CLI::App& app, Action& action) {
   auto json = std::make_shared<std::string>();
+  auto no_plans = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("reproduce", "Predict every published experiment, beside its figures");
   command->add_option("--json", *json, "Also write the rows here")->type_name("FILE")->check(not_empty("rows.json"));
+  command->add_flag("--no-plans", *no_plans, "Leave out what the planner would choose, which takes most of the time");
   command->footer(
       "GPUs are rooflines scaled to the single-device rows; each cluster has one link figure, named first.");
-  command->callback([json, &action] {
-    action = [json] {
+  command->callback([json, no_plans, &action] {
+    action = [json, no_plans] {
       if (!json->empty()) report::check_file(*json, "--json");
-      const plan::Reproduction reproduction = plan::reproduce();
+      const plan::Reproduction reproduction = plan::reproduce(!*no_plans);
       if (!json->empty()) report::write_file(*json, to_json(reproduction).dump(2) + "\n");
       print_reproduction(reproduction);
     };

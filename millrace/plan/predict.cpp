@@ -4,13 +4,15 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 
 #include "millrace/base/error.h"
 #include "millrace/data/dataset.h"
-#include "millrace/data/loader.h"
 #include "millrace/graph/fuse.h"
 #include "millrace/model/model.h"
+#include "millrace/plan/loading.h"
 #include "millrace/plan/stage_memory.h"
+#include "millrace/profile/describe.h"
 #include "millrace/schedule/steady.h"
 
 namespace millrace::plan {
@@ -25,15 +27,6 @@ struct Sized {
   graph::Graph graph;
   profile::Profile profile;
 };
-
-double seconds_of(const profile::Operator& op, Pass pass) {
-  switch (pass) {
-    case Pass::InputGrad: return op.input_grad.median;
-    case Pass::WeightGrad: return op.weight_grad.median;
-    case Pass::Update: return op.update.median;
-    default: return op.forward.median;
-  }
-}
 
 // An update reads weight, gradient and velocity and writes two of them; adding to a sum reads two and writes one.
 constexpr double kAccumulateShare = 3.0 / 5.0;
@@ -53,7 +46,7 @@ std::vector<double> node_seconds(const graph::Program& program, const profile::P
       seconds.push_back(kAccumulateShare * profile.operators[node.op].update.median / sums.at(node.op));
       continue;
     }
-    seconds.push_back(seconds_of(profile.operators[node.op], node.pass) / count.at({node.op, node.pass}));
+    seconds.push_back(seconds_of(profile.operators[node.op], node.pass).median / count.at({node.op, node.pass}));
   }
   return seconds;
 }
@@ -62,7 +55,12 @@ class Predictor {
  public:
   Predictor(const job::Job& job, const Plan& plan, const std::vector<profile::Profile>& profiles,
             const Cluster& cluster)
-      : job_(job), plan_(plan), pipeline_(plan.pipeline), profiles_(profiles), cluster_(cluster) {
+      : job_(job),
+        plan_(plan),
+        pipeline_(plan.pipeline),
+        profiles_(profiles),
+        cluster_(cluster),
+        dataset_(data::make_dataset(job, data::Split::Train)) {
     for (const job::DeviceId& id : plan.devices) device_.push_back(find_device(id));
   }
 
@@ -239,16 +237,10 @@ class Predictor {
     }
   }
 
-  // Two batches ahead, of what the replica reads.
   double loader_bytes(int stage, int replica) const {
-    if (job_.data.train_samples == 0) return 0;
-    const auto& model = job_.model;
-    double sample = sizeof(int64_t);
-    if (stage == 0) sample += static_cast<double>(model.channels * model.image_size * model.image_size) * sizeof(float);
-    if (stage + 1 == pipeline_.num_stages()) sample += sizeof(int32_t);
-    if (stage > 0 && stage + 1 < pipeline_.num_stages()) return 0;
-    const double parts = pipeline_.synchronous() ? pipeline_.microbatches : 1;
-    return 2 * parts * static_cast<double>(plan_.rows(stage, replica).size()) * sample;
+    const data::LoaderOptions options = loader_options(job_, plan_, stage, replica);
+    if (!needs_loader(*dataset_, plan_, stage, options)) return 0;
+    return static_cast<double>(data::Loader::buffer_bytes(*dataset_, options));
   }
 
   void check_memory() {
@@ -268,6 +260,7 @@ class Predictor {
   const Pipeline& pipeline_;
   const std::vector<profile::Profile>& profiles_;
   const Cluster& cluster_;
+  std::unique_ptr<data::Dataset> dataset_;
   std::vector<int> device_;  // of the cluster, per worker
   std::map<int64_t, Sized> sizes_;
   std::map<int, std::vector<double>> occupying_sums_;  // per stage and bucket

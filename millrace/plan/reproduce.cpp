@@ -53,16 +53,12 @@ constexpr double kProductShare = 0.85;
 
 bool is_convolution(const profile::Operator& op) { return op.kind == "conv2d"; }
 
-double seconds(const profile::Operator& op) {
-  return op.forward.median + op.input_grad.median + op.weight_grad.median + op.update.median;
-}
-
 profile::Profile with_scale(profile::Profile profile, double convolution_factor) {
   profile.step_s = 0;
   for (profile::Operator& op : profile.operators) {
     const double factor = is_convolution(op) ? convolution_factor : op.kind == "linear" ? 1 / kProductShare : 1;
     for (profile::Seconds* pass : {&op.forward, &op.input_grad, &op.weight_grad}) pass->median *= factor;
-    profile.step_s += seconds(op);
+    profile.step_s += op.seconds();
   }
   return profile;
 }
@@ -82,7 +78,7 @@ class Scales {
       const double measured_s = row.batch_per_gpu / row.samples_per_s;
       const profile::Profile roofline = with_scale(roofline_of(row, row.batch_per_gpu), 1);
       double convolutions_s = 0;
-      for (const profile::Operator& op : roofline.operators) convolutions_s += is_convolution(op) ? seconds(op) : 0;
+      for (const profile::Operator& op : roofline.operators) convolutions_s += is_convolution(op) ? op.seconds() : 0;
       const double others_s = roofline.step_s - convolutions_s;
       of_model_[{row.gpu, row.half, row.model}] = (measured_s - others_s) / convolutions_s;
     }

@@ -7,21 +7,6 @@
 #include "millrace/profile/describe.h"
 
 namespace millrace::plan {
-namespace {
-
-using graph::Pass;
-
-profile::Seconds& seconds_of(profile::Operator& op, Pass pass) {
-  switch (pass) {
-    case Pass::InputGrad: return op.input_grad;
-    case Pass::WeightGrad: return op.weight_grad;
-    case Pass::Update: return op.update;
-    default: return op.forward;
-  }
-}
-
-}  // namespace
-
 profile::Profile roofline_profile(const graph::Graph& graph, const DeviceRates& rates, bool velocity) {
   if (!(rates.flops_per_s > 0 && rates.bytes_per_s > 0)) fail_input("a device's rates must be above 0");
   const graph::Program program = training_program(graph, {.microbatches = 1, .velocity = velocity});
@@ -42,7 +27,7 @@ profile::Profile roofline_profile(const graph::Graph& graph, const DeviceRates& 
         std::max(flops / rates.flops_per_s, touched / rates.bytes_per_s) + rates.seconds_per_node;
   }
   for (const profile::Operator& op : profile.operators) {
-    profile.step_s += op.forward.median + op.input_grad.median + op.weight_grad.median + op.update.median;
+    profile.step_s += op.seconds();
   }
   return profile;
 }

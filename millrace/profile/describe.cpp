@@ -2,6 +2,7 @@
 
 #include <map>
 #include <set>
+#include <utility>
 
 namespace millrace::profile {
 namespace {
@@ -32,6 +33,18 @@ void add_operators(const graph::Graph& graph, Profile& profile) {
 }
 
 }  // namespace
+
+const Seconds& seconds_of(const Operator& op, graph::Pass pass) {
+  switch (pass) {
+    case graph::Pass::InputGrad: return op.input_grad;
+    case graph::Pass::WeightGrad: return op.weight_grad;
+    case graph::Pass::Update: return op.update;
+    default: return op.forward;
+  }
+}
+Seconds& seconds_of(Operator& op, graph::Pass pass) {
+  return const_cast<Seconds&>(seconds_of(std::as_const(op), pass));
+}
 
 Profile describe(const graph::Graph& graph, const graph::Program& program,
                  const std::function<int64_t(BufferId)>& bytes) {

@@ -13,4 +13,8 @@ namespace millrace::profile {
 Profile describe(const graph::Graph& graph, const graph::Program& program,
                  const std::function<int64_t(graph::BufferId)>& bytes);
 
+// The time of an operator's pass.
+Seconds& seconds_of(Operator& op, graph::Pass pass);
+const Seconds& seconds_of(const Operator& op, graph::Pass pass);
+
 }  // namespace millrace::profile

@@ -26,6 +26,7 @@ struct Operator {
   int64_t param_bytes = 0;                   // trainable
   std::array<int64_t, 3> workspace_bytes{};  // of forward, input and weight gradient
   std::string algorithm;                     // of forward, input and weight gradient: "winograd direct direct"
+  double seconds() const { return forward.median + input_grad.median + weight_grad.median + update.median; }
   int64_t most_workspace() const { return *std::max_element(workspace_bytes.begin(), workspace_bytes.end()); }
   bool operator==(const Operator&) const = default;
 };
@@ -45,7 +46,7 @@ struct Profile {
   std::vector<Operator> operators;
   std::vector<Edge> edges;
   std::vector<Edge> ties;  // operators that share parameters, from < to: no cut may come between them
-  double step_s = 0;  // a whole step of one micro-batch, measured without instruments; 0: unknown
+  double step_s = 0;       // a whole step of one micro-batch, measured without instruments; 0: unknown
   bool operator==(const Profile&) const = default;
 };
 

@@ -177,7 +177,7 @@ Profile describe_operators(const Session& session) {
 double sum_s(const Profile& profile) {
   double sum = 0;
   for (const Operator& op : profile.operators) {
-    sum += op.forward.median + op.input_grad.median + op.weight_grad.median + op.update.median;
+    sum += op.seconds();
   }
   return sum;
 }

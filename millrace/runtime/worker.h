@@ -128,8 +128,6 @@ class Worker {
 
   void add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit, const std::string& reason);
   void add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica);
-  data::LoaderOptions loader_options(const Stage& stage) const;
-  bool loads(const Stage& stage, const data::LoaderOptions& options) const;
   void open_data(Stage& stage);
   // A forward or backward with what belongs to it; see ready_order.cpp.
   struct Unit {

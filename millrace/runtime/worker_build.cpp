@@ -6,6 +6,7 @@
 #include "millrace/base/error.h"
 #include "millrace/graph/fuse.h"
 #include "millrace/model/model.h"
+#include "millrace/plan/loading.h"
 #include "millrace/runtime/worker.h"
 
 namespace millrace::runtime {
@@ -71,8 +72,8 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   options.recompute = job.parallel.recompute && stage != facts_.loss_stage();
   options.replicated = pipeline.num_replicas(stage) > 1;
   options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
-  const data::LoaderOptions loader = loader_options(added);
-  if (loads(added, loader)) {
+  const data::LoaderOptions loader = plan::loader_options(job, facts_.plan, stage, replica);
+  if (plan::needs_loader(*facts_.train_data, facts_.plan, stage, loader)) {
     options.loader_bytes = static_cast<size_t>(data::Loader::buffer_bytes(*facts_.train_data, loader));
   }
   added.session = std::make_unique<Session>(added.graph, backend, options);
@@ -121,37 +122,10 @@ void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool enterin
   stage.ports.push_back(std::move(port));
 }
 
-// What a replica of a stage loads: of each batch, or of its own batches in turn, its rows of each micro-batch.
-data::LoaderOptions Worker::loader_options(const Stage& stage) const {
-  const Pipeline& pipeline = facts_.plan.pipeline;
-  data::LoaderOptions options;
-  options.batch = facts_.job.batch;
-  options.seed = facts_.job.seed;
-  options.images = stage.stage == 0;
-  options.labels = stage.stage == facts_.loss_stage();
-  const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
-  if (in_turn) {
-    options.first_batch = stage.replica;
-    options.stride = pipeline.num_replicas(stage.stage);
-  }
-  const int parts = pipeline.synchronous() ? pipeline.microbatches : 1;
-  for (int m = 0; m < parts; ++m) {
-    if (!in_turn && !takes(pipeline, stage.stage, stage.replica, m)) continue;
-    options.ranges.push_back({m * pipeline.rows + stage.rows.begin, m * pipeline.rows + stage.rows.end});
-  }
-  return options;
-}
-
-// One batch that is the same for ever, and in one part, stays where it is read.
-bool Worker::loads(const Stage& stage, const data::LoaderOptions& options) const {
-  if (stage.stage != 0 && stage.stage != facts_.loss_stage()) return false;
-  return !facts_.train_data->one_fixed_batch() || options.ranges.size() > 1;
-}
-
 void Worker::open_data(Stage& stage) {
   Session& session = *stage.session;
-  const data::LoaderOptions options = loader_options(stage);
-  if (loads(stage, options)) {
+  const data::LoaderOptions options = plan::loader_options(facts_.job, facts_.plan, stage.stage, stage.replica);
+  if (plan::needs_loader(*facts_.train_data, facts_.plan, stage.stage, options)) {
     stage.loader = std::make_unique<data::Loader>(*facts_.train_data, options);
     return;
   }

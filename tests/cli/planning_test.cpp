@@ -34,7 +34,9 @@ class Planning : public CommandTest {
     return outcome;
   }
   // Once, for the whole test: measuring is not what is tested.
-  void measure_profile() { succeed({"profile", "job.yaml", "--rows", "2,8", "--repeats", "1", "-o", "p.json"}); }
+  void measure_profile() {
+    succeed({"profile", "job.yaml", "--rows", "2,8", "--repeats", "1", "--workers", "2", "-o", "p.json"});
+  }
   std::vector<std::string> with_profiles(std::vector<std::string> arguments) {
     for (const char* word : {"--cluster", "pair.yaml", "--profile", "p-2.json", "--profile", "p-8.json"}) {
       arguments.emplace_back(word);
@@ -100,6 +102,30 @@ TEST_F(Planning, AutoPlansAndRuns) {
   EXPECT_NE(json("run/summary.json").at("mode"), "auto");
   EXPECT_EQ(json("run/plan.json").at("cluster"), "pair");
   EXPECT_THAT(read_text(path("run/job.yaml")), testing::Not(HasSubstr("mode: auto")));
+}
+
+TEST_F(Planning, StaleModesAreLookedAtWhenAskedFor) {
+  measure_profile();
+  const std::vector<std::string> plan{"plan", "job.yaml", "--explain"};
+  EXPECT_THAT(succeed(with_profiles(plan)).out, testing::Not(HasSubstr("ssp, on")));
+  std::vector<std::string> stale = plan;
+  stale.emplace_back("--stale");
+  EXPECT_THAT(succeed(with_profiles(stale)).out, HasSubstr("ssp, on"));
+  std::vector<std::string> by_key = plan;
+  by_key.insert(by_key.end(), {"--set", "parallel.stale=true"});
+  EXPECT_THAT(succeed(with_profiles(by_key)).out, HasSubstr("ssp, on"));
+}
+
+TEST_F(Planning, ReproduceWritesARowForEveryExperiment) {
+  const Outcome outcome = succeed({"reproduce", "--no-plans", "--json", "rows.json"});
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("GB/s of a sum"), HasSubstr("of_alexnet_dp_8r_b256")));
+  const Json rows = json("rows.json");
+  ASSERT_EQ(rows.size(), 31u);
+  for (const Json& row : rows) {
+    for (const char* key : {"id", "published_samples_per_s", "predicted_samples_per_s", "ratio", "chosen"}) {
+      EXPECT_TRUE(row.contains(key)) << row;
+    }
+  }
 }
 
 TEST_F(Planning, RefusesInOneLine) {

@@ -8,13 +8,11 @@
 #include "millrace/model/model.h"
 #include "millrace/plan/plan_file.h"
 #include "millrace/plan/roofline.h"
-#include "millrace/plan/stage_memory.h"
 
 namespace millrace::plan {
 namespace {
 
 using job::Mode;
-using testing::Contains;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -182,6 +180,36 @@ TEST(Predict, CountsWhatIsSent) {
   // Around a ring of two everybody sends all gradients once.
   EXPECT_NEAR(sent, 2.0 * 4 * static_cast<double>(graph.trainable_elements()), 1);
   EXPECT_GT(prediction.step_s, sent / 2 / 1e9);
+}
+
+TEST(Predict, SumsThatOccupyTheDevicesDoNotHide) {
+  job::Job job = job_of("alexnet", 32);
+  job.parallel.placement = "0:0-1";
+  const graph::Graph graph = graph::fuse(model::build(job.model, 1, 0));
+  const Plan plan = make_plan(job, graph, 2);
+  Cluster cluster = cluster_of({1, 1}, 1e9);
+  const Prediction hidden = predict(job, plan, profiles_of(job), cluster);
+  cluster.levels[0].occupies = true;
+  const Prediction shown = predict(job, plan, profiles_of(job), cluster);
+  const double sum_s = 4.0 * static_cast<double>(graph.trainable_elements()) / 1e9;
+  const double compute_s = at_rows(profiles_of(job), 16).step_s;
+  EXPECT_NEAR(shown.step_s, compute_s + sum_s, 0.01 * shown.step_s);
+  EXPECT_LT(hidden.step_s, shown.step_s);
+}
+
+TEST(Predict, CountsTheLoadersBuffers) {
+  job::Job job = job_of("alexnet", 32);
+  const graph::Graph graph = graph::fuse(model::build(job.model, 1, 0));
+  const auto beside_the_stage = [&] {
+    const Prediction made = predict(job, make_plan(job, graph, 1), profiles_of(job), cluster_of({1}, 0));
+    return made.worker_bytes[0] - made.stages[0].memory.total();
+  };
+  const double batch_bytes = 32.0 * (3 * 224 * 224 * 4 + 4 + 8);  // image, label, number
+  EXPECT_NEAR(beside_the_stage(), 0, 1);                          // one fixed batch lies where it is read
+  job.parallel.microbatches = 4;
+  EXPECT_NEAR(beside_the_stage(), batch_bytes, 1);
+  job.data.train_samples = 100;
+  EXPECT_NEAR(beside_the_stage(), 2 * batch_bytes, 1);
 }
 
 TEST(Predict, RefusesDevicesTheClusterHasNot) {

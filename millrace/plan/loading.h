@@ -1,0 +1,17 @@
+// What a replica of a stage loads of the data, as a run does it and a prediction counts it.
+#pragma once
+
+#include "millrace/data/loader.h"
+#include "millrace/job/job.h"
+#include "millrace/plan/plan.h"
+
+namespace millrace::plan {
+
+// Of each batch, or of its own batches in turn, its rows of each micro-batch.
+data::LoaderOptions loader_options(const job::Job& job, const Plan& plan, int stage, int replica);
+
+// Only the first stage reads images and only the last labels. One batch that is the same for ever, and in one part,
+// stays where it is read.
+bool needs_loader(const data::Dataset& dataset, const Plan& plan, int stage, const data::LoaderOptions& options);
+
+}  // namespace millrace::plan
