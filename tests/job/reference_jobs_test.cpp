@@ -10,6 +10,7 @@
 
 #include "millrace/job/placement.h"
 #include "millrace/job/reader.h"
+#include "millrace/plan/published.h"
 
 namespace millrace::job {
 namespace {
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-enum Published { kFp32, kFp16 };
+enum PublishedPrecision { kFp32, kFp16 };
 
 struct Experiment {
   std::string id;
@@ -28,36 +29,19 @@ struct Experiment {
   std::string stage_weights;
   bool static_scheduling;
   int64_t batch;
-  Published precision;
+  PublishedPrecision precision;
 };
 
-const std::vector<Experiment> kExperiments{
-    {"pd_alexnet_dp", "alexnet", Mode::Dp, "0:0-7", "", true, 2048, kFp32},
-    {"pd_alexnet_pp", "alexnet", Mode::PipeDream, "0:0-6.0:7", "", true, 256, kFp32},
-    {"pd_vgg16_dp", "vgg16", Mode::Dp, "0:0-7", "", true, 512, kFp32},
-    {"pd_vgg16_pp", "vgg16", Mode::PipeDream, "0:0-6.0:7", "", true, 64, kFp32},
-    {"of_rn50_dp", "resnet50", Mode::Dp, "0:0-7,1:0-7", "", true, 1024, kFp32},
-    {"of_rn50_ssp1", "resnet50", Mode::Ssp, "0:0-7,1:0-7", "", true, 1024, kFp32},
-    {"of_rn50_ssp_1_30", "resnet50", Mode::Ssp, "0:0-7,1:0-7.0:0-7,1:0-7", "1:30", true, 1024, kFp32},
-    {"of_rn50_ssp_1_10", "resnet50", Mode::Ssp, "0:0-7,1:0-7.0:0-7,1:0-7", "1:10", true, 1024, kFp32},
-    {"of_rn50_ssp_1_27_false", "resnet50", Mode::Ssp, "0:0-7,1:0-7.0:0-7,1:0-7", "1:27", false, 1024, kFp32},
-    {"of_rn50_ssp_1_27_true", "resnet50", Mode::Ssp, "0:0-7,1:0-7.0:0-7,1:0-7", "1:27", true, 1024, kFp32},
-    {"of_vgg_dp_8r_b32", "vgg16", Mode::Dp, "0:0-7", "", true, 256, kFp32},
-    {"of_vgg_dp_1r_b32", "vgg16", Mode::Dp, "0:0", "", true, 32, kFp32},
-    {"of_vgg_ssp_8r_b32", "vgg16", Mode::Ssp, "0:0-6.0:7", "11:7", true, 224, kFp32},
-    {"of_vgg_dp_8r_b28", "vgg16", Mode::Dp, "0:0-7", "", true, 224, kFp32},
-    {"of_vgg_ssp_8r_b28", "vgg16", Mode::Ssp, "0:0-6.0:7", "11:7", true, 196, kFp32},
-    {"of_alexnet_dp_8r_b256", "alexnet", Mode::Dp, "0:0-7", "", true, 2048, kFp32},
-    {"of_alexnet_dp_1r_b256", "alexnet", Mode::Dp, "0:0", "", true, 256, kFp32},
-    {"of_alexnet_ssp_8r_b256_10", "alexnet", Mode::Ssp, "0:0-6.0:7", "10:1", true, 1792, kFp32},
-    {"of_alexnet_ssp_8r_b256_10_false", "alexnet", Mode::Ssp, "0:0-6.0:7", "10:1", false, 1792, kFp32},
-    {"of_alexnet_ssp_8r_b256_3", "alexnet", Mode::Ssp, "0:0-6.0:7", "3:1", true, 1792, kFp32},
-    {"of_alexnet_ssp_8r_b256_3_false", "alexnet", Mode::Ssp, "0:0-6.0:7", "3:1", false, 1792, kFp32},
-    {"of_rn50_fp16_1", "resnet50", Mode::Dp, "0:0", "", true, 256, kFp16},
-    {"of_rn50_fp16_8", "resnet50", Mode::Dp, "0:0-7", "", true, 2048, kFp16},
-    {"of_rn50_fp16_16", "resnet50", Mode::Dp, "0:0-7,1:0-7", "", true, 4096, kFp16},
-    {"of_rn50_fp16_32", "resnet50", Mode::Dp, "0:0-7,1:0-7,2:0-7,3:0-7", "", true, 8192, kFp16},
-};
+// Transformers have no files yet.
+const std::vector<Experiment> kExperiments = [] {
+  std::vector<Experiment> all;
+  for (const plan::Published& row : plan::published_experiments()) {
+    if (row.model == "vit_b_16") continue;
+    all.push_back({row.id, row.model, row.mode, row.placement, row.stage_weights, row.static_scheduling,
+                   plan::job_of(row).batch, row.half ? kFp16 : kFp32});
+  }
+  return all;
+}();
 
 const fs::path kFolder = fs::path(MILLRACE_SOURCE_DIR) / "jobs/reference";
 

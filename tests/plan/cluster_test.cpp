@@ -12,11 +12,12 @@ using testing::HasSubstr;
 
 const std::string kNodes =
     "nodes:\n  - count: 2\n    devices:\n      - {count: 4, kind: gpu, memory: 8 GiB}\n";  // 4 lines
-const std::string kTree = kNodes +
-                          "links:\n"
-                          "  - {name: switch, group: 2, bandwidth: 12 GB/s, latency: 1 us}\n"
-                          "  - {name: node, group: 2, bandwidth: 20 GB/s, latency: 2 us, shared: true}\n"
-                          "  - {name: network, group: 2, bandwidth: 8 Gb/s, latency: 10 us}\n";
+const std::string kTree =
+    kNodes +
+    "links:\n"
+    "  - {name: switch, group: 2, bandwidth: 12 GB/s, latency: 1 us}\n"
+    "  - {name: node, group: 2, bandwidth: 20 GB/s, latency: 2 us, shared: true, occupies: true}\n"
+    "  - {name: network, group: 2, bandwidth: 8 Gb/s, latency: 10 us}\n";
 
 TEST(Cluster, DevicesAreNumberedByNode) {
   const Cluster cluster = parse_cluster(kTree, "some/tree.yaml");
@@ -28,6 +29,8 @@ TEST(Cluster, DevicesAreNumberedByNode) {
   EXPECT_EQ(cluster.devices[5].speed, 1);
   EXPECT_EQ(cluster.num_nodes(), 2);
   EXPECT_TRUE(cluster.levels[1].shared);
+  EXPECT_TRUE(cluster.levels[1].occupies);
+  EXPECT_FALSE(cluster.levels[0].occupies);
 }
 
 TEST(Cluster, AMessageIsAsFastAsTheNarrowestLevelItPasses) {
@@ -135,6 +138,7 @@ TEST(Cluster, MistakesAreNamedWithTheirLine) {
   EXPECT_THAT(refused(replaced(kTree, "12 GB/s", "12 GB")), HasSubstr("c.yaml:6: bandwidth \"12 GB\""));
   EXPECT_THAT(refused(replaced(kTree, "10 us", "[1]")), HasSubstr("c.yaml:8: latency"));
   EXPECT_THAT(refused(replaced(kTree, "shared: true", "shared: maybe")), HasSubstr("c.yaml:7: shared \"maybe\""));
+  EXPECT_THAT(refused(replaced(kTree, "occupies: true", "occupies: 2")), HasSubstr("c.yaml:7: occupies \"2\": write"));
   EXPECT_THAT(refused(replaced(kTree, "network, group: 2", "network, group: 3")), HasSubstr("groups of 12 devices"));
   EXPECT_THAT(refused(replaced(kTree, "network, group: 2", "network")), HasSubstr("group is missing"));
   EXPECT_THAT(refused(kNodes + "links: [{group: 8, bandwidth: 1 GB/s}]\n"),

@@ -6,8 +6,6 @@
 
 #include <map>
 
-#include "millrace/job/reader.h"
-
 namespace millrace::plan {
 namespace {
 
@@ -53,21 +51,6 @@ TEST_F(Reproduce, WhatIsFarOffHasACause) {
   for (const auto& [id, row] : rows()) {
     const bool far = row.ratio() && std::abs(*row.ratio() - 1) > 0.15;
     EXPECT_TRUE(!far || !row.note.empty()) << id;
-  }
-}
-
-TEST_F(Reproduce, RowsAreTheReferenceJobs) {
-  for (const auto& [id, row] : rows()) {
-    if (row.published.model == "vit_b_16") continue;
-    const job::Job job =
-        job::read_job(std::string(MILLRACE_SOURCE_DIR) + "/jobs/reference/" + id + ".yaml", {"precision=fp32"});
-    const job::Job made = job_of(row.published);
-    EXPECT_EQ(made.batch, job.batch) << id;
-    EXPECT_EQ(made.model.name, job.model.name) << id;
-    EXPECT_EQ(made.parallel.mode, job.parallel.mode) << id;
-    EXPECT_EQ(made.parallel.placement, job.parallel.placement) << id;
-    EXPECT_EQ(made.parallel.stage_weights, job.parallel.stage_weights) << id;
-    EXPECT_EQ(made.parallel.replicas, job.parallel.replicas) << id;
   }
 }
 
