@@ -1,14 +1,12 @@
-// Picks the fastest of several kernels for the same work by running them, and remembers the choice: in the
-// session, and in a file if one is given. Remembered choices are what makes two runs bit-equal: two algorithms
-// round differently, and a measurement alone may fall either way.
+// Picks the fastest of several kernels for the same work by running them, and remembers the choice.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "millrace/backend/backend.h"
+#include "millrace/backend/choices.h"
 
 namespace millrace::backend::cpu {
 
@@ -23,11 +21,8 @@ class Chooser {
   Kernel choose(const std::string& work, std::vector<Kernel> candidates, const OperandBytes& bytes);
 
  private:
-  void remember(const std::string& question, const std::string& algorithm);
-
-  std::string file_;
+  Choices choices_;
   std::function<void(const std::string&)> on_measure_;
-  std::map<std::string, std::string> chosen_;
 };
 
 }  // namespace millrace::backend::cpu
