@@ -9,7 +9,10 @@
 #include "cli/commands.h"
 #include "cli/measure.h"
 #include "millrace/backend/cpu/cpu_backend.h"
+#include "millrace/backend/cuda/cuda_backend.h"
+#include "millrace/job/fields.h"
 #include "millrace/job/reader.h"
+#include "millrace/model/model.h"
 #include "millrace/report/percentiles.h"
 #include "millrace/report/run_directory.h"
 #include "millrace/report/table.h"
@@ -30,6 +33,13 @@ struct KindTime {
   std::string name;
   double seconds = 0;
   double flops = 0;
+  double floor_s = 0;  // what its operations or its bytes would take at the device's measured rates; 0: not measured
+};
+
+// Of the device; 0 where it was not measured.
+struct Rates {
+  double flops_per_s = 0;
+  double bytes_per_s = 0;
 };
 
 struct Measured {
@@ -40,8 +50,17 @@ struct Measured {
   report::PeakBytes peak;
 };
 
-std::vector<KindTime> by_kind(const runtime::Training& training, const std::vector<runtime::NodeTime>& times,
-                              int steps) {
+// The fewest bytes a node can move: each operand once.
+double bytes_of_node(const runtime::Session& session, const graph::Node& node) {
+  double bytes = 0;
+  for (const auto& ids : {node.reads, node.writes}) {
+    for (graph::BufferId id : ids) bytes += static_cast<double>(session.buffer_bytes(id));
+  }
+  return bytes;
+}
+
+std::vector<KindTime> by_kind(runtime::Training& training, const std::vector<runtime::NodeTime>& times, int steps,
+                              const Rates& rates) {
   std::map<std::string, KindTime> kinds;
   for (const runtime::NodeTime& time : times) {
     const std::string name = fmt::format("{} {}", name_of(time.node->kind), name_of(time.node->pass));
@@ -49,7 +68,12 @@ std::vector<KindTime> by_kind(const runtime::Training& training, const std::vect
     kind.name = name;
     kind.seconds += time.seconds / steps;
     const graph::Op& op = training.graph().ops[time.node->op];
-    if (time.node->kind == op.kind) kind.flops += graph::forward_flops(training.graph(), op);
+    const double flops = time.node->kind == op.kind ? graph::forward_flops(training.graph(), op) : 0;
+    kind.flops += flops;
+    if (rates.bytes_per_s > 0) {
+      kind.floor_s +=
+          std::max(flops / rates.flops_per_s, bytes_of_node(training.session(), *time.node) / rates.bytes_per_s);
+    }
   }
   std::vector<KindTime> sorted;
   for (auto& [name, kind] : kinds) sorted.push_back(kind);
@@ -85,11 +109,19 @@ std::string memory_row(const report::PeakBytes& peak) {
   return fmt::format("{} ({:+.1f}%)", both, 100 * off / static_cast<double>(peak.planned));
 }
 
-std::string arithmetic_row(double gflops, double peak_gflops) {
+std::string arithmetic_row(double gflops, double peak_gflops, bool winograd) {
   if (peak_gflops <= 0) return fmt::format("{} GFLOP/s", report::human_number(gflops));
-  return fmt::format(
-      "{} GFLOP/s, {:.0f}% of the measured peak of {} (Winograd needs fewer operations than are counted)",
-      report::human_number(gflops), 100 * gflops / peak_gflops, report::human_number(peak_gflops));
+  return fmt::format("{} GFLOP/s, {:.0f}% of the measured peak of {}{}", report::human_number(gflops),
+                     100 * gflops / peak_gflops, report::human_number(peak_gflops),
+                     winograd ? " (Winograd needs fewer operations than are counted)" : "");
+}
+
+Rates measure_rates(const job::Job& job, int threads) {
+  if (job.device == job::Device::Cpu) return {backend::measure_peak_gflops(threads) * 1e9, 0};
+  if (job.device != job::Device::Cuda) return {};
+  const backend::CudaPeaks peaks =
+      backend::measure_cuda_peaks(0, model::value_type(job.precision), job.precision != job::Precision::Fp32);
+  return {peaks.flops_per_s, peaks.bytes_per_s};
 }
 
 void bench(const BenchArguments& arguments) {
@@ -102,9 +134,9 @@ void bench(const BenchArguments& arguments) {
   if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
 
   Measured measured;
-  const MemoryMeter memory_meter;
+  const MemoryMeter memory_meter(job);
   const std::unique_ptr<comm::Process> process = comm::make_local_process();
-  runtime::Training training(job, *process, machine_limit(), announce_measuring());
+  runtime::Training training(job, *process, machine_limit(job), announce_measuring());
   training.time_nodes_from(arguments.warmup + steps);
   runtime::Observer observer;
   observer.on_step = [&](const runtime::StepReport& step) {
@@ -117,36 +149,39 @@ void bench(const BenchArguments& arguments) {
   };
   const runtime::TrainingResult result = training.run(observer);
   const auto& times = training.session().node_times();
-  measured.kinds = by_kind(training, times, kTimedSteps);
+  const Rates rates = measure_rates(job, training.threads());
+  measured.kinds = by_kind(training, times, kTimedSteps, rates);
   for (const KindTime& kind : measured.kinds) measured.in_kernels_s += kind.seconds;
 
   const report::Percentiles step_ms = report::percentiles(measured.step_ms);
   const double samples_per_s = static_cast<double>(job.batch) / step_ms.p50 * 1e3;
   const double gflops = training.step_flops() / step_ms.p50 * 1e-6;
-  const double peak_gflops = job.device == job::Device::Cpu ? backend::measure_peak_gflops(training.threads()) : 0;
+  const double peak_gflops = rates.flops_per_s * 1e-9;
   const double outside = std::max(0.0, 1.0 - measured.in_kernels_s / measured.timed_step_s);
   const report::PeakBytes& peak = measured.peak;
 
   if (arguments.layers) fmt::print("{}{}\n\n", layer_table(training, times, kTimedSteps), kPassLegend);
   report::Table table;
   table.add({"model", fmt::format("{}, {} parameters", job.model.name, report::human_large(training.parameters()))});
-  table.add(
-      {"batch", fmt::format("{}, {}", report::human_count(job.batch), report::counted(training.threads(), "thread"))});
+  table.add({"batch", report::human_count(job.batch)});
+  table.add({"device", fmt::format("{}, {}", runtime::device_name(job, training.threads()),
+                                   job::find_field("precision")->write(job))});
   table.add({"speed", fmt::format("{} samples/s (median of {})", report::human_number(samples_per_s),
                                   report::counted(steps, "step"))});
   table.add(
       {"step", fmt::format("p10 {}   p50 {}   p90 {}", report::human_duration(step_ms.p10 * 1e-3),
                            report::human_duration(step_ms.p50 * 1e-3), report::human_duration(step_ms.p90 * 1e-3))});
-  table.add({"arithmetic", arithmetic_row(gflops, peak_gflops)});
+  table.add({"arithmetic", arithmetic_row(gflops, peak_gflops, job.device == job::Device::Cpu)});
   table.add({"memory", memory_row(peak)});
   table.add({"outside kernels", fmt::format("{:.2f}% of a step", 100 * outside)});
   fmt::print("{}\n", table.str());
 
-  report::Table kinds({"operator", "ms/step", "share", "GFLOP/s"});
+  report::Table kinds({"operator", "ms/step", "share", "GFLOP/s", "floor ms"});
   for (const KindTime& kind : measured.kinds) {
     kinds.add({kind.name, milliseconds(kind.seconds),
                fmt::format("{:.1f}%", 100 * kind.seconds / measured.timed_step_s),
-               kind.flops > 0 ? report::human_number(kind.flops / kind.seconds * 1e-9) : "-"});
+               kind.flops > 0 ? report::human_number(kind.flops / kind.seconds * 1e-9) : "-",
+               kind.floor_s > 0 ? milliseconds(kind.floor_s) : "-"});
   }
   fmt::print("{}{}\n\n", kinds.str(), kPassLegend);
   report::Table memory({"memory at the peak", "MiB"});
@@ -165,11 +200,15 @@ void bench(const BenchArguments& arguments) {
       {"step_ms", {{"p10", step_ms.p10}, {"p50", step_ms.p50}, {"p90", step_ms.p90}}},
       {"gflops", gflops},
       {"peak_gflops", peak_gflops},
+      {"peak_bytes_per_s", rates.bytes_per_s},
       {"peak_bytes", {{"planned", peak.planned}, {"measured", peak.measured}, {"process", peak.process}}},
       {"outside_kernels_share", outside},
       {"loss", result.last.loss()},
   };
-  for (const KindTime& kind : measured.kinds) json["operators_ms"][kind.name] = kind.seconds * 1e3;
+  for (const KindTime& kind : measured.kinds) {
+    json["operators_ms"][kind.name] = kind.seconds * 1e3;
+    if (kind.floor_s > 0) json["floor_ms"][kind.name] = kind.floor_s * 1e3;
+  }
   for (const auto& item : training.session().memory().items) json["memory_bytes"][item.what] = item.bytes;
   report::write_file(arguments.json, json.dump(2) + "\n");
 }

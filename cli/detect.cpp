@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
+#include "millrace/backend/cuda/cuda_backend.h"
 #include "millrace/comm/link_probe.h"
 #include "millrace/report/process_memory.h"
 #include "millrace/runtime/device.h"
@@ -33,6 +35,27 @@ void add_node(Cluster& cluster, int devices) {
   }
 }
 
+// Copies between two GPUs, there and back.
+comm::LinkFigures probe_gpus() {
+  constexpr size_t kSmall = 4, kLarge = size_t{64} << 20;
+  constexpr int kRepeats = 20;
+  const auto one = backend::make_cuda_backend({.device = 0}, {});
+  void* from = one->allocate(kLarge);
+  const auto other = backend::make_cuda_backend({.device = 1}, {});
+  void* to = other->allocate(kLarge);
+  auto seconds = [&](size_t bytes) {
+    other->copy(to, from, bytes);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kRepeats; ++i) other->copy(to, from, bytes);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kRepeats;
+  };
+  const double latency_s = seconds(kSmall);
+  const double bytes_per_s = static_cast<double>(kLarge) / std::max(seconds(kLarge) - latency_s, 1e-9);
+  other->release(to, kLarge);
+  one->release(from, kLarge);
+  return {.bytes_per_s = bytes_per_s, .latency_s = latency_s};
+}
+
 }  // namespace
 
 Cluster detect_threads() {
@@ -44,9 +67,25 @@ Cluster detect_threads() {
   return cluster;
 }
 
+Cluster detect_gpus() {
+  const int gpus = backend::cuda_device_count();
+  Cluster cluster;
+  cluster.name = "local";
+  for (int i = 0; i < std::max(1, gpus); ++i) {
+    const auto memory = static_cast<int64_t>(backend::cuda_memory(i).free_bytes);
+    cluster.devices.push_back({{0, i}, backend::cuda_device_name(i), memory, 1});
+  }
+  if (gpus > 1) {
+    const comm::LinkFigures figures = probe_gpus();
+    cluster.levels.push_back({"between GPUs", gpus, rounded(figures.bytes_per_s), rounded(figures.latency_s), false});
+  }
+  return cluster;
+}
+
 Cluster detect_processes(comm::Process& process) {
   process.open(comm::probe_topology());
-  const auto endpoint = process.connect(process.rank());
+  backend::Memory memory;
+  const auto endpoint = process.connect(process.rank(), memory);
   const comm::LinkFigures figures = comm::probe_link(*endpoint, {});
   const bool one_host = process.size_on_host() == 2;
   Cluster cluster;

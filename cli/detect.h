@@ -6,8 +6,9 @@
 
 namespace millrace::cli {
 
-// A device is a core that one worker runs on.
+// A device is a core that one worker runs on, or a GPU.
 plan::Cluster detect_threads();
+plan::Cluster detect_gpus();
 
 // A device is one of two processes; hosts are taken to be alike. Together with the other.
 plan::Cluster detect_processes(comm::Process& process);

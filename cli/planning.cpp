@@ -11,7 +11,6 @@
 #include "cli/detect.h"
 #include "cli/measure.h"
 #include "millrace/base/error.h"
-#include "millrace/graph/fuse.h"
 #include "millrace/job/reader.h"
 #include "millrace/job/small_file.h"
 #include "millrace/job/text.h"
@@ -40,7 +39,7 @@ std::vector<job::Mode> allowed_modes(const job::Job& job) {
 
 PlannedChoice plan_for(const job::Job& job, plan::Cluster cluster, const std::vector<profile::Profile>& profiles) {
   PlannedChoice planned;
-  planned.graph = graph::fuse(model::build(job.model, 1, job.loss.label_smoothing));
+  planned.graph = model::training_graph(job, 1);
   planned.cluster = std::move(cluster);
   planned.choice = plan::choose(job, profiles, planned.cluster, allowed_modes(job));
   return planned;
@@ -53,12 +52,12 @@ profile::Profile measure(const job::Job& job, int64_t rows, int workers, const r
   options.beside = workers - 1;
   options.repeats = kRepeats;
   options.attempts = 1;
-  return runtime::measure_profile(job, options, machine_limit(), on_measure).profile;
+  return runtime::measure_profile(job, options, machine_limit(job), on_measure).profile;
 }
 
 // On one machine one worker with all its cores competes with workers of one core each.
 void consider_one_worker(const job::Job& job, PlannedChoice& planned) {
-  if (job.threads != 0 || planned.cluster.devices.size() < 2) return;
+  if (job.device == job::Device::Cuda || job.threads != 0 || planned.cluster.devices.size() < 2) return;
   job::Job alone = job;
   alone.parallel = {};
   alone.parallel.placement = "0:0";
@@ -97,8 +96,9 @@ void PlanningArguments::declare(CLI::App& command) {
       ->allow_extra_args(false);
 }
 
-plan::Cluster find_cluster(const std::string& name) {
-  return name == "local" ? detect_threads() : plan::read_cluster(name);
+plan::Cluster find_cluster(const std::string& name, const job::Job& job) {
+  if (name != "local") return plan::read_cluster(name);
+  return job.device == job::Device::Cuda ? detect_gpus() : detect_threads();
 }
 
 std::vector<profile::Profile> find_profiles(const job::Job& job, const plan::Cluster& cluster,
@@ -109,7 +109,8 @@ std::vector<profile::Profile> find_profiles(const job::Job& job, const plan::Clu
   }
   if (!profiles.empty()) return profiles;
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const int workers = std::min(devices_of_a_node(cluster), cores);
+  // Cores share what they compute with, GPUs do not.
+  const int workers = job.device == job::Device::Cuda ? 1 : std::min(devices_of_a_node(cluster), cores);
   const std::set<int64_t> sizes{std::max<int64_t>(1, job.batch / 16), std::max<int64_t>(1, job.batch / 4), job.batch};
   fmt::print(stderr, "measuring operators on this machine, {} at once ...\n", report::counted(workers, "worker"));
   const runtime::OnMeasure on_measure = announce_measuring();
@@ -126,7 +127,7 @@ std::vector<profile::Profile> find_profiles(const job::Job& job, const plan::Clu
 }
 
 PlannedChoice plan_job(const job::Job& job, const PlanningArguments& arguments) {
-  plan::Cluster cluster = find_cluster(arguments.cluster);
+  plan::Cluster cluster = find_cluster(arguments.cluster, job);
   const std::vector<profile::Profile> profiles = find_profiles(job, cluster, arguments.profiles);
   PlannedChoice planned = plan_for(job, std::move(cluster), profiles);
   if (arguments.cluster == "local" && arguments.profiles.empty()) consider_one_worker(job, planned);
@@ -137,7 +138,7 @@ job::Job resolve_auto(comm::Process& process, const job::Job& job, std::string& 
   if (job.parallel.mode != job::Mode::Auto) return job;
   plan::Cluster cluster;
   const bool from_file = !job.parallel.cluster.empty();  // which only process 0 needs to have
-  if (!from_file && process.size() == 1) cluster = detect_threads();
+  if (!from_file && process.size() == 1) cluster = find_cluster("local", job);
   if (!from_file && process.size() == 2) cluster = detect_processes(process);
   if (!from_file && process.size() > 2) {
     fail_input(

@@ -21,7 +21,7 @@ struct PlanningArguments {
 };
 
 // A file's, or measured here where the name is "local".
-plan::Cluster find_cluster(const std::string& name);
+plan::Cluster find_cluster(const std::string& name, const job::Job& job);
 
 // Those of the files, or measured here: as many workers at once as a node of the cluster has devices.
 std::vector<profile::Profile> find_profiles(const job::Job& job, const plan::Cluster& cluster,

@@ -114,7 +114,7 @@ void profile_job(const ProfileArguments& arguments) {
     options.repeats = arguments.repeats;
     options.threads = runtime::thread_count(job, arguments.workers);
     options.beside = arguments.workers - 1;
-    const runtime::Profiled profiled = runtime::measure_profile(job, options, machine_limit(), on_measure);
+    const runtime::Profiled profiled = runtime::measure_profile(job, options, machine_limit(job), on_measure);
     const std::string file = file_for(arguments.out, rows, alone);
     report::write_file(file, profile::to_json(profiled.profile));
     print_profile(profiled);

@@ -7,7 +7,6 @@
 
 #include "cli/commands.h"
 #include "millrace/base/error.h"
-#include "millrace/graph/fuse.h"
 #include "millrace/job/reader.h"
 #include "millrace/job/small_file.h"
 #include "millrace/model/model.h"
@@ -126,8 +125,7 @@ void print_actions(const Schedule& lowered) {
 void show(const ShowArguments& arguments) {
   const job::Job job = arguments.job.read();
   if (!arguments.csv.empty()) report::check_file(arguments.csv, "--csv");
-  const graph::Graph graph =
-      graph::fuse(model::build(job.model, job.batch / job.parallel.microbatches, job.loss.label_smoothing));
+  const graph::Graph graph = model::training_graph(job, job.batch / job.parallel.microbatches);
   const plan::Plan plan = plan::make_plan(job, graph, 1);
   const Schedule lowered = schedule::steady_lists(plan.pipeline);
   schedule::prove(lowered);

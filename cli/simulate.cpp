@@ -6,7 +6,6 @@
 #include "cli/commands.h"
 #include "cli/planning.h"
 #include "millrace/base/error.h"
-#include "millrace/graph/fuse.h"
 #include "millrace/model/model.h"
 #include "millrace/plan/predict.h"
 #include "millrace/report/plan_report.h"
@@ -35,8 +34,8 @@ void simulate_job(const SimulateArguments& arguments) {
   }
   report::check_file(arguments.trace, "--trace");
   if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
-  const graph::Graph graph = graph::fuse(model::build(job.model, 1, job.loss.label_smoothing));
-  const plan::Cluster cluster = find_cluster(arguments.planning.cluster);
+  const graph::Graph graph = model::training_graph(job, 1);
+  const plan::Cluster cluster = find_cluster(arguments.planning.cluster, job);
   const plan::Plan plan = plan::make_plan(job, graph, static_cast<int>(cluster.devices.size()));
   plan::Choice choice;
   choice.candidates.push_back(

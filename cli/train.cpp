@@ -117,8 +117,8 @@ report::Summary summarise(const job::Job& job, runtime::Training& training, cons
                           const std::vector<double>& step_ms, const MemoryMeter& memory) {
   report::Summary summary;
   summary.model = job.model.name;
-  summary.device = job.device == job::Device::Cpu ? "cpu" : "reference";
-  summary.precision = "fp32";
+  summary.device = job::find_field("device")->write(job);
+  summary.precision = job::find_field("precision")->write(job);
   summary.batch = job.batch;
   summary.threads = training.threads();
   summary.seed = job.seed;
@@ -193,11 +193,11 @@ void train(const TrainArguments& arguments) {
     }
     job = resolve_auto(*process, job, plan_json);
   });
-  const MemoryMeter memory;
+  const MemoryMeter memory(job);
   std::unique_ptr<runtime::Training> training;
   together(process, [&] {
     const runtime::OnMeasure announce = process->rank() == 0 ? announce_measuring() : runtime::OnMeasure();
-    training = std::make_unique<runtime::Training>(job, *process, machine_limit(), announce);
+    training = std::make_unique<runtime::Training>(job, *process, machine_limit(job), announce);
   });
   if (process->rank() == 0) {
     train_and_report(arguments, job, plan_json, *training, memory);

@@ -1,12 +1,14 @@
 // What a device can do: prepare a node once, bind it to memory once, run it many times.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "millrace/backend/memory.h"
 #include "millrace/graph/program.h"
 
 namespace millrace::backend {
@@ -22,6 +24,13 @@ struct StepContext {
   bool again = false;  // forward is run once more for its values: what it counts besides stays as it is
 };
 
+// How the factor on the gradients of f16 follows them.
+struct ScaleRule {
+  float factor = 2;
+  int interval = 2000;
+  float floor = 1;
+};
+
 // The optimizer's constants, fixed at preparation.
 struct SgdOptions {
   float momentum = 0;
@@ -30,6 +39,7 @@ struct SgdOptions {
   bool decoupled = false;  // decay the weight by lr * decay instead of adding to the gradient
   bool decay_bias = true;
   bool decay_norm = true;
+  ScaleRule scale = {};
   float decay_for(graph::ParamRole role) const {
     if (role == graph::ParamRole::Bias && !decay_bias) return 0;
     const bool norm = role == graph::ParamRole::NormScale || role == graph::ParamRole::NormShift;
@@ -37,7 +47,7 @@ struct SgdOptions {
   }
 };
 
-// Where a kernel's operands lie. Alignment is 64 bytes.
+// Where a kernel's operands lie: at multiples of 256 bytes.
 struct Bindings {
   std::vector<void*> reads;
   std::vector<void*> writes;
@@ -79,15 +89,18 @@ struct NodeView {
   graph::ParamRole param_role(graph::BufferId buffer) const { return graph.params[program.buffers[buffer].param].role; }
 };
 
-class Backend {
+class Backend : public Memory {
  public:
-  virtual ~Backend() = default;
   virtual std::string name() const = 0;
 
   // Bytes the buffer takes in the layout this backend keeps it in.
   virtual size_t bytes(const graph::Graph& graph, const graph::Program& program, graph::BufferId buffer) = 0;
 
   virtual Kernel prepare(const NodeView& view) = 0;
+
+  // Nodes from this one on that one kernel does at once; `limit` at most. Its operands are theirs, one after another.
+  virtual size_t together(const graph::Program& /*program*/, size_t /*node*/, size_t /*limit*/) const { return 1; }
+  virtual Kernel prepare_together(const std::vector<NodeView>& views) { return prepare(views[0]); }
 
   // Between the backend's layout and the plain one (row-major, f32): parameters, statistics and optimizer slots
   // in and out, and any other buffer for tests.
@@ -96,8 +109,43 @@ class Backend {
   virtual void download(const graph::Graph& graph, const graph::Program& program, graph::BufferId buffer,
                         const void* device, std::span<float> plain) = 0;
 
+  // A micro-batch from the host: plain N x C x H x W floats, or labels (i32).
+  virtual void put_input(const graph::Graph& graph, const graph::Program& program, graph::BufferId buffer,
+                         const void* host, void* device) {
+    copy(device, host, bytes(graph, program, buffer));
+  }
+
+  // A device may run its tasks later than they are called. begin() says what those that follow are run with, wait()
+  // returns when all are done.
+  virtual void begin(const StepContext& /*context*/) {}
+  virtual void wait() {}
+
+  // Points in the order of the tasks, and the time between two of them once both were passed.
+  virtual void mark(size_t index) {
+    if (index >= marks_.size()) marks_.resize(index + 1);
+    marks_[index] = std::chrono::steady_clock::now();
+  }
+  virtual double seconds_between(size_t first, size_t second) {
+    return std::chrono::duration<double>(marks_[second] - marks_[first]).count();
+  }
+
+  // Names for what follows, in the timelines of a device's own tools.
+  virtual void begin_range(const char* /*name*/) {}
+  virtual void end_range() {}
+
+  // Tasks that are always run in one order may be recorded as one, where the device can: what is called between
+  // begin_recording() and end_recording() is not run but kept.
+  virtual bool records() const { return false; }
+  virtual void begin_recording() {}
+  virtual std::shared_ptr<const void> end_recording() { return nullptr; }
+  virtual void play(const void* /*recording*/) {}
+
+  // Zeroed.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory, size_t bytes) = 0;
+
+ private:
+  std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 }  // namespace millrace::backend

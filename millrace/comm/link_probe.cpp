@@ -52,7 +52,8 @@ LinkFigures probe_link(Endpoint& endpoint, const ProbeOptions& options) {
 
 LinkFigures probe_threads(const ProbeOptions& options) {
   LocalHub hub(probe_topology());
-  const auto ours = hub.connect(0), theirs = hub.connect(1);
+  backend::Memory memory;
+  const auto ours = hub.connect(0, memory), theirs = hub.connect(1, memory);
   std::thread peer([&] {
     try {
       probe_link(*theirs, options);

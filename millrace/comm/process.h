@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/backend/memory.h"
 #include "millrace/comm/endpoint.h"
 
 namespace millrace::comm {
@@ -19,6 +20,7 @@ struct Event {
   int part = 0;        // which of those that tell of it
   bool is_evaluation = false;
   std::array<double, 4> values{};
+  std::chrono::steady_clock::time_point at = {};  // when process 0 learned of it; set on the way
 };
 
 class Process {
@@ -31,8 +33,8 @@ class Process {
 
   // Before workers connect.
   virtual void open(const Topology& topology) = 0;
-  // One endpoint per worker of this process.
-  virtual std::unique_ptr<Endpoint> connect(int worker) = 0;
+  // One endpoint per worker of this process, with the memory its messages lie in, which must outlive it.
+  virtual std::unique_ptr<Endpoint> connect(int worker, backend::Memory& memory) = 0;
 
   virtual void tell(const Event& event) = 0;  // throws Aborted: a worker that waits for nobody learns it here
   // On process 0: the next event, or nothing after the wait. Throws Aborted.

@@ -28,7 +28,7 @@ class Unroller {
       for (ParamId id : op.params) {
         const Param& param = graph.params[id];
         const BufferRole role = param.trainable() ? BufferRole::Weight : BufferRole::Statistic;
-        weight_[id] = add_buffer({param.name, param.shape, graph.dtype, role, id});
+        weight_[id] = add_buffer({param.name, param.shape, weight_type(param), role, id});
       }
       if (op.kind == OpKind::SoftmaxCrossEntropy) {
         program_.metrics = add_buffer({"metrics", {kNumMetrics}, DType::F64, BufferRole::Metric});
@@ -39,12 +39,16 @@ class Unroller {
   Program evaluation() {
     for (const Op& op : ops_) forward(op, /*training=*/false);
     find_outputs();
-    program_.first_backward = program_.first_update = program_.nodes.size();
+    program_.first_backward = program_.first_update = program_.first_step = program_.nodes.size();
     return std::move(program_);
   }
 
   Program training(const TrainingOptions& options) {
     options_ = options;
+    // Gradients in f16 need a factor to stay above its smallest numbers.
+    if (graph_.dtype == DType::F16) {
+      program_.loss_scale = add_buffer({"loss scale", {kNumLossScaleFields}, DType::F32, BufferRole::LossScale});
+    }
     for (const Op& op : ops_) forward(op, /*training=*/true);
     find_differentiable();
     find_outputs();
@@ -61,12 +65,33 @@ class Unroller {
       if (differentiable_[input.value]) input.gradient = gradient_of(input.value, ops_.front());
     }
     program_.first_update = program_.nodes.size();
-    for (Node& node : deferred_) program_.nodes.push_back(std::move(node));
+    append_updates();
     check_crossings();
     return std::move(program_);
   }
 
  private:
+  // Of a parameter's weight: normalisation is not worth the loss of digits.
+  DType weight_type(const Param& param) const {
+    const bool is_factor = param.role == ParamRole::Weight || param.role == ParamRole::Bias;
+    return is_factor ? graph_.dtype : wide(graph_.dtype);
+  }
+
+  void append_updates() {
+    if (program_.loss_scale != kNone) {
+      for (const Node& step : deferred_) {
+        Node check{OpKind::CheckFinite, Pass::Update, step.op, {}, step.name, {}, {}, {}};
+        check.reads = {step.reads[1], program_.loss_scale};
+        check.writes = {program_.loss_scale};
+        program_.nodes.push_back(std::move(check));
+      }
+    }
+    program_.first_step = program_.nodes.size();
+    for (Node& node : deferred_) program_.nodes.push_back(std::move(node));
+    if (program_.loss_scale == kNone) return;
+    emit(ops_.front(), OpKind::AdjustScale, Pass::Update, {program_.loss_scale}, {program_.loss_scale});
+  }
+
   // A buffer for a value that this stage reads but does not make.
   void bring_in(ValueId value) {
     if (value_buffer_[value] != kNone) return;
@@ -133,7 +158,7 @@ class Unroller {
     if (op.kind == OpKind::SoftmaxCrossEntropy) {
       writes.push_back(program_.metrics);
       if (training) {
-        probabilities_ = saved(op, "probabilities", graph_.values[op.inputs[0]].shape, graph_.dtype);
+        probabilities_ = saved(op, "probabilities", graph_.values[op.inputs[0]].shape, wide(graph_.dtype));
         writes.push_back(probabilities_);
       }
       emit(op, op.kind, pass, std::move(reads), std::move(writes));
@@ -155,7 +180,7 @@ class Unroller {
         }
         if (training) {
           const int64_t channels = graph_.params[op.params[0]].shape[0];
-          writes.push_back(op_saved(op) = saved(op, "saved", {2, channels}, graph_.dtype));
+          writes.push_back(op_saved(op) = saved(op, "saved", {2, channels}, wide(graph_.dtype)));
           writes.push_back(weight_[op.params[2]]);
           writes.push_back(weight_[op.params[3]]);
         } else {
@@ -200,6 +225,13 @@ class Unroller {
     return sum;
   }
 
+  // The same where the operator adds two parts by itself: the second is given back apart.
+  std::pair<BufferId, BufferId> gradient_parts_of(ValueId value, const Op& op) {
+    const std::vector<BufferId>& parts = parts_[value];
+    if (parts.size() == 2 && parts[0] != parts[1]) return {parts[0], parts[1]};
+    return {gradient_of(value, op), kNone};
+  }
+
   BufferId input_gradient(const Op& op, int input) {
     const BufferId gradient = gradient_like(value_buffer_[op.inputs[input]]);
     parts_[op.inputs[input]].push_back(gradient);
@@ -211,11 +243,15 @@ class Unroller {
     const bool wants_dx = differentiable_[op.inputs[0]];
     if (op.kind == OpKind::SoftmaxCrossEntropy) {
       if (!wants_dx) return;
-      emit(op, op.kind, Pass::InputGrad, {probabilities_, program_.labels}, {input_gradient(op, 0)}, {{0, 0}});
+      std::vector<BufferId> reads{probabilities_, program_.labels};
+      if (program_.loss_scale != kNone) reads.push_back(program_.loss_scale);
+      emit(op, op.kind, Pass::InputGrad, std::move(reads), {input_gradient(op, 0)}, {{0, 0}});
       return;
     }
     if (!differentiable_[op.output]) return;
-    BufferId dy = gradient_of(op.output, op);
+    const auto* norm = std::get_if<BatchNormAttrs>(&op.attrs);
+    const bool adds_itself = options_.style.sums_in_norm && norm && norm->residual && norm->relu;
+    auto [dy, dy2] = adds_itself ? gradient_parts_of(op.output, op) : std::pair(gradient_of(op.output, op), kNone);
     switch (op.kind) {
       case OpKind::Conv2d:
       case OpKind::Linear: {
@@ -225,15 +261,21 @@ class Unroller {
           dy = masked;
         }
         if (wants_dx) emit(op, op.kind, Pass::InputGrad, {dy, weight_[op.params[0]]}, {input_gradient(op, 0)});
-        emit_weight_grad(op, {x, dy}, op.params);
+        if (waits_for_norm(op)) {
+          waiting_ = &op;
+          waiting_dy_ = dy;
+        } else {
+          emit_weight_grad(op, {x, dy}, op.params);
+        }
         break;
       }
       case OpKind::BatchNorm: {
-        const auto& attrs = std::get<BatchNormAttrs>(op.attrs);
+        const BatchNormAttrs& attrs = *norm;
         const BufferId dsums = add_buffer(
-            {"d " + op.name + ".sums", program_.buffers[op_saved(op)].shape, graph_.dtype, BufferRole::Gradient});
+            {"d " + op.name + ".sums", program_.buffers[op_saved(op)].shape, wide(graph_.dtype), BufferRole::Gradient});
         std::vector<BufferId> reads{dy, x, weight_[op.params[0]], weight_[op.params[1]], op_saved(op)};
         if (attrs.residual && attrs.relu) reads.push_back(value_buffer_[op.output]);
+        if (dy2 != kNone) reads.push_back(dy2);
         std::vector<BufferId> writes{input_gradient(op, 0), dsums};
         std::vector<InPlace> in_place;
         if (attrs.residual && differentiable_[op.inputs[1]]) {
@@ -244,9 +286,17 @@ class Unroller {
             parts_[op.inputs[1]].push_back(dy);
           }
         }
+        const Op* conv = waiting_ && waiting_->inputs[0] == op.output ? std::exchange(waiting_, nullptr) : nullptr;
+        BufferId y = kNone;
+        if (conv) {
+          Buffer again = program_.buffers[value_buffer_[op.output]];
+          again.name += " again";
+          writes.push_back(y = add_buffer(std::move(again)));
+        }
         in_place.push_back({0, 1});
         in_place.push_back({0, 0});
         emit(op, op.kind, Pass::InputGrad, std::move(reads), std::move(writes), std::move(in_place));
+        if (conv) emit_weight_grad(*conv, {y, waiting_dy_}, conv->params);
         emit_weight_grad(op, {dsums}, {op.params[0], op.params[1]});
         break;
       }
@@ -268,13 +318,31 @@ class Unroller {
     }
   }
 
+  // Whether a convolution's weight gradient waits until the backward pass of the batch norm before it has made the
+  // convolution's input once more, so that it need not be kept.
+  bool waits_for_norm(const Op& op) const {
+    const OpId producer = graph_.producer(op.inputs[0]);
+    if (!options_.style.remakes_norm || op.kind != OpKind::Conv2d || producer < stage_.begin()) return false;
+    const auto* norm = std::get_if<BatchNormAttrs>(&graph_.ops[producer].attrs);
+    return norm && !norm->residual && readers(op.inputs[0]) == 1;
+  }
+  int readers(ValueId value) const {
+    int count = 0;
+    for (const Op& op : graph_.ops) {
+      for (ValueId input : op.inputs) count += input == value ? 1 : 0;
+    }
+    return count;
+  }
+
   void emit_weight_grad(const Op& op, std::vector<BufferId> reads, const std::vector<ParamId>& params) {
-    const bool sums = options_.microbatches > 1, keeps = sums || options_.replicated;
+    const bool sums = options_.microbatches > 1, keeps = sums || options_.keeps_gradients;
+    const bool late = keeps || options_.style.late_updates || program_.loss_scale != kNone;
     std::vector<BufferId> gradients;
     for (ParamId id : params) {
       const Param& param = graph_.params[id];
       const BufferRole role = keeps && !sums ? BufferRole::SharedGradient : BufferRole::WeightGradient;
-      gradients.push_back(add_buffer({"d " + param.name, param.shape, graph_.dtype, role, id}));
+      const DType dtype = role == BufferRole::SharedGradient ? wide(graph_.dtype) : weight_type(param);
+      gradients.push_back(add_buffer({"d " + param.name, param.shape, dtype, role, id}));
     }
     emit(op, op.kind, Pass::WeightGrad, std::move(reads), gradients);
     for (size_t i = 0; i < params.size(); ++i) {
@@ -282,7 +350,7 @@ class Unroller {
       BufferId gradient = gradients[i];
       if (sums) {
         const BufferId total =
-            add_buffer({"sum " + param.name, param.shape, graph_.dtype, BufferRole::GradientSum, params[i]});
+            add_buffer({"sum " + param.name, param.shape, wide(graph_.dtype), BufferRole::GradientSum, params[i]});
         program_.nodes.push_back(
             {OpKind::Accumulate, Pass::WeightGrad, id_of(op), {}, op.name, {total, gradient}, {total}, {}});
         gradient = total;
@@ -292,11 +360,18 @@ class Unroller {
       step.writes = {weight_[params[i]]};
       if (options_.velocity) {
         const BufferId velocity =
-            add_buffer({"velocity " + param.name, param.shape, graph_.dtype, BufferRole::Velocity, params[i]});
+            add_buffer({"velocity " + param.name, param.shape, wide(graph_.dtype), BufferRole::Velocity, params[i]});
         step.reads.push_back(velocity);
         step.writes.push_back(velocity);
       }
-      (keeps ? deferred_ : program_.nodes).push_back(std::move(step));
+      if (is_half(graph_.dtype)) {
+        const BufferId master =
+            add_buffer({"master " + param.name, param.shape, DType::F32, BufferRole::Master, params[i]});
+        step.reads.push_back(master);
+        step.writes.push_back(master);
+      }
+      if (program_.loss_scale != kNone) step.reads.push_back(program_.loss_scale);
+      (late ? deferred_ : program_.nodes).push_back(std::move(step));
     }
   }
 
@@ -317,6 +392,8 @@ class Unroller {
   std::vector<bool> differentiable_;
   std::vector<Node> deferred_;
   BufferId probabilities_ = kNone;
+  const Op* waiting_ = nullptr;  // convolution whose weight gradient comes after the batch norm before it
+  BufferId waiting_dy_ = kNone;
 };
 
 }  // namespace

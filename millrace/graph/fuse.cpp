@@ -23,6 +23,7 @@ bool set_relu(Op& op) {
   if (auto* conv = std::get_if<Conv2dAttrs>(&op.attrs)) return conv->relu = true;
   if (auto* linear = std::get_if<LinearAttrs>(&op.attrs)) return linear->relu = true;
   if (auto* norm = std::get_if<BatchNormAttrs>(&op.attrs)) return norm->relu = true;
+  if (op.kind == OpKind::MaxPool) return std::get<PoolAttrs>(op.attrs).relu = true;
   return false;
 }
 

@@ -16,6 +16,8 @@ const char* name_of(OpKind kind) {
     case OpKind::Add: return "add";
     case OpKind::SoftmaxCrossEntropy: return "softmax_cross_entropy";
     case OpKind::Accumulate: return "accumulate";
+    case OpKind::CheckFinite: return "check_finite";
+    case OpKind::AdjustScale: return "adjust_scale";
     case OpKind::SgdStep: return "sgd_step";
   }
   return "?";

@@ -28,9 +28,11 @@ enum class OpKind {
   Dropout,
   Add,
   SoftmaxCrossEntropy,
-  // The two that no model writes; autodiff and the optimizer add them.
+  // Those that no model writes; autodiff and the optimizer add them.
   Accumulate,
+  CheckFinite,
   SgdStep,
+  AdjustScale,
 };
 const char* name_of(OpKind kind);
 
@@ -75,6 +77,7 @@ struct BatchNormAttrs {
 struct PoolAttrs {
   Window window;
   bool count_pad = true;  // average pooling: padding counts in the divisor
+  bool relu = false;      // max pooling: as above; an output that is not positive has no place in its window (255)
 };
 struct AdaptivePoolAttrs {
   int out_h = 1, out_w = 1;

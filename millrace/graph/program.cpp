@@ -26,6 +26,8 @@ const char* name_of(BufferRole role) {
     case BufferRole::GradientSum: return "gradient sums";
     case BufferRole::SharedGradient: return "replicas' gradients";
     case BufferRole::Velocity: return "optimizer";
+    case BufferRole::Master: return "master weights";
+    case BufferRole::LossScale: return "loss scale";
     case BufferRole::Statistic: return "statistics";
     case BufferRole::Metric: return "metrics";
   }

@@ -10,7 +10,7 @@
 //                        WeightGrad  x, dy                                       dw, [db]
 //   BatchNorm            Forward     x, scale, shift, mean, variance, [residual] y, saved, mean, variance
 //                        Evaluate    x, scale, shift, mean, variance, [residual] y
-//                        InputGrad   dy, x, scale, shift, saved, [y]             dx, dsums, [dresidual]
+//                        InputGrad   dy, x, scale, shift, saved, [y, [dy2]]      dx, dsums, [dresidual] or [y]
 //                        WeightGrad  dsums                                       dscale, dshift
 //   Relu                 Forward     x                                           y
 //                        InputGrad   dy, y                                       dx
@@ -20,14 +20,23 @@
 //   Flatten, Dropout     InputGrad   dy                                          dx
 //   Add                  Forward     a, b                                        y
 //   SoftmaxCrossEntropy  Forward     logits, labels                              metrics, [probabilities]
-//                        InputGrad   probabilities, labels                       dlogits
+//                        InputGrad   probabilities, labels, [loss_scale]         dlogits
 //   Accumulate           Forward     total, part                                 total
-//   SgdStep              Forward     w, dw, [velocity]                           w, [velocity]
+//   CheckFinite          Update      dw, loss_scale                              loss_scale
+//   SgdStep              Update      w, dw, [velocity], [master], [loss_scale]   w, [velocity], [master]
+//   AdjustScale          Update      loss_scale                                  loss_scale
 //
 // `saved` is mean then inverse standard deviation (2 x C); `dsums` is dscale then dshift (2 x C). BatchNorm's
-// InputGrad reads y only when both residual and relu are on: otherwise the sign before the ReLU follows from x.
+// InputGrad reads y only when both residual and relu are on: otherwise the sign before the ReLU follows from x; only
+// then may it add two parts of its gradient itself (dy2). Without a residual it may make y once more, for a weight
+// gradient that comes after it.
 // A fused conv or linear (attrs.relu) has its mask as a separate Relu InputGrad node before both gradients.
 // `metrics` holds kNumMetrics numbers, summed over the rows that are samples.
+//
+// Where values have sixteen bits, so have weights, their gradients of one micro-batch, and what is sent; parameters of
+// normalisation, statistics and everything that is summed have 32, and each parameter has a `master` in f32 that the
+// optimizer works on. With f16 the gradients carry a factor, the loss scale: an update whose gradients are not all
+// finite is left out and the scale made smaller.
 #pragma once
 
 #include <string>
@@ -51,14 +60,16 @@ enum class BufferRole {
   GradientSum,     // a weight gradient summed over micro-batches; lives as long as the session
   SharedGradient,  // a weight gradient of one micro-batch, kept for the sum over replicas; lives as long as the session
   Velocity,        // optimizer slot; lives as long as the session
+  Master,          // a parameter in f32 where the weight has sixteen bits; lives as long as the session
+  LossScale,       // see LossScaleField; lives as long as the session
   Statistic,       // running mean or variance; lives as long as the session
   Metric,
 };
 const char* name_of(BufferRole role);
 constexpr bool is_persistent(BufferRole role) {
   return role == BufferRole::Input || role == BufferRole::Weight || role == BufferRole::GradientSum ||
-         role == BufferRole::SharedGradient || role == BufferRole::Velocity || role == BufferRole::Statistic ||
-         role == BufferRole::Metric;
+         role == BufferRole::SharedGradient || role == BufferRole::Velocity || role == BufferRole::Master ||
+         role == BufferRole::LossScale || role == BufferRole::Statistic || role == BufferRole::Metric;
 }
 constexpr bool is_kept_gradient(BufferRole role) {
   return role == BufferRole::GradientSum || role == BufferRole::SharedGradient;
@@ -66,12 +77,15 @@ constexpr bool is_kept_gradient(BufferRole role) {
 
 enum Metric { kLossSum, kTop1, kTop5, kRows, kNumMetrics };
 
+// Floats. kOverflow counts the gradients of an update that are not finite, and who found some; 0: the update is made.
+enum LossScaleField { kScale, kInverseScale, kGoodSteps, kOverflow, kSkippedSteps, kNumLossScaleFields };
+
 struct Buffer {
   std::string name;
   Shape shape;
   DType dtype = DType::F32;
   BufferRole role = BufferRole::Activation;
-  ParamId param = kNone;  // of Weight, WeightGradient, GradientSum, Velocity and Statistic
+  ParamId param = kNone;  // of what belongs to one
 };
 
 // `writes[write]` may take the place of `reads[read]` if nothing reads that later.
@@ -103,12 +117,15 @@ struct Program {
   std::vector<Buffer> buffers;
   std::vector<Node> nodes;
   // nodes[0, backward) are forward and nodes[backward, update) backward, once per micro-batch each; nodes[update, end)
-  // run once per step.
+  // run once per step: checks, then from `first_step` on one SgdStep per parameter, then AdjustScale if there is a
+  // scale.
   size_t first_backward = 0;
   size_t first_update = 0;
+  size_t first_step = 0;
   BufferId images = kNone;  // kNone where the stage does not read them
   BufferId labels = kNone;
   BufferId metrics = kNone;
+  BufferId loss_scale = kNone;
   std::vector<Crossing> inputs;   // from earlier stages; a gradient goes back
   std::vector<Crossing> outputs;  // to later stages; a gradient comes back from each
 
@@ -142,21 +159,31 @@ struct Bucket {
   size_t end = 0;  // its last gradient is complete before this node
 };
 
+// How a device likes its programs.
+struct Style {
+  bool late_updates = false;  // all parameters at the end of a step, instead of each as early as possible
+  bool sums_in_norm = false;  // batch norm's backward adds two parts of its gradient itself
+  bool remakes_norm = false;  // what batch norm makes for a convolution's weight gradient is made again, not kept
+  bool operator==(const Style&) const = default;
+};
+
 struct TrainingOptions {
   int microbatches = 1;
-  bool velocity = true;     // the optimizer keeps a momentum slot
-  bool replicated = false;  // gradients are kept for a sum over replicas before the update
+  bool velocity = true;          // the optimizer keeps a momentum slot
+  bool keeps_gradients = false;  // for a sum over replicas, or because other micro-batches run before the update
   StageSlice stage = {};
+  Style style = {};
 };
 
 // Forward, backward and update. With one micro-batch and one replica each parameter is updated as soon as its
-// gradient is complete and its old value no longer needed, so that gradients are never all alive at once.
+// gradient is complete and its old value no longer needed, so that gradients are never all alive at once - unless the
+// style or a loss scale wants all updates at the end.
 Program training_program(const Graph& graph, const TrainingOptions& options);
 
 // Forward with running statistics and without dropout.
 Program evaluation_program(const Graph& graph, const StageSlice& stage = {});
 
-// The buckets of a training program made with `replicated`, of at least `bytes` each (but the last).
+// The buckets of a training program made with `keeps_gradients`, of at least `bytes` each (but the last).
 std::vector<Bucket> gradient_buckets(const Program& program, size_t bytes);
 
 }  // namespace millrace::graph

@@ -9,8 +9,8 @@
 
 namespace millrace::job {
 
-enum class Device { Cpu, Reference };
-enum class Precision { Fp32 };
+enum class Device { Cpu, Cuda, Reference };
+enum class Precision { Fp32, Tf32, Fp16, Bf16 };
 
 struct Model {
   std::string name = "resnet50";  // one of model::model_names()
@@ -57,6 +57,15 @@ struct Schedule {
 struct Loss {
   double label_smoothing = 0.0;
   bool operator==(const Loss&) const = default;
+};
+
+// fp16: gradients are computed of the loss times a factor that follows what they can bear.
+struct LossScale {
+  double start = 32768;
+  double factor = 2;  // larger by it after `interval` good steps, smaller by it when a gradient is not finite
+  int interval = 2000;
+  double floor = 1;  // it does not fall below
+  bool operator==(const LossScale&) const = default;
 };
 
 struct Eval {
@@ -116,11 +125,13 @@ struct Job {
   uint64_t seed = 0;
   Device device = Device::Cpu;
   Precision precision = Precision::Fp32;
+  bool deterministic = false;  // only algorithms that give the same bits every time
   Model model;
   Data data;
   Optimizer optimizer;
   Schedule schedule;
   Loss loss;
+  LossScale loss_scale;
   Eval eval;
   Parallel parallel;
   BackendOptions backend;

@@ -55,6 +55,12 @@ void check_microbatches(const Job& job, const std::string& where) {
       where, batch, parts, smaller, smaller + parts, fewer, more);
 }
 
+void check_precision(const Job& job, const std::string& where) {
+  if (job.device == Device::Cuda || job.precision == Precision::Fp32) return;
+  fail_input("{}: precision is {} and device {}, which computes in fp32; write device: cuda, or precision: fp32", where,
+             find_field("precision")->write(job), find_field("device")->write(job));
+}
+
 void check_optimizer(const Job& job, const std::string& where) {
   if (job.optimizer.nesterov && job.optimizer.momentum == 0) {
     fail_input("{}: optimizer.nesterov is true and optimizer.momentum 0; write e.g. optimizer.momentum: 0.9", where);
@@ -103,6 +109,7 @@ void validate(const Job& job, const std::string& where) {
   check_length(job, where);
   check_microbatches(job, where);
   validate_parallel(job, where);
+  check_precision(job, where);
   check_optimizer(job, where);
   check_schedule(job.schedule, where);
   check_init_file(job.model.init, where);

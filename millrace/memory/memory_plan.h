@@ -29,7 +29,7 @@ struct MemoryPlan {
   size_t scratch_at_peak = 0;
 };
 
-constexpr size_t kBufferAlignment = 64;
+constexpr size_t kBufferAlignment = 256;  // what the libraries of GPUs expect of every operand
 constexpr size_t align_up(size_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
 
 // What becomes of what forward leaves for backward.

@@ -18,7 +18,9 @@ MemoryKind kind_of(BufferRole role) {
     case BufferRole::WeightGradient:
     case BufferRole::GradientSum:
     case BufferRole::SharedGradient: return MemoryKind::Gradients;
-    case BufferRole::Velocity: return MemoryKind::Optimizer;
+    case BufferRole::Velocity:
+    case BufferRole::Master:
+    case BufferRole::LossScale: return MemoryKind::Optimizer;
     case BufferRole::Input:
     case BufferRole::Activation: return MemoryKind::Activations;
     case BufferRole::Gradient: return MemoryKind::Buffers;
@@ -61,8 +63,8 @@ StageLayout::StageLayout(const Copies& copies, const std::vector<LaidOutProgram>
     arena_bytes_ = std::max(arena_bytes_, laid_out.plan.arena_bytes);
   }
   size_t top = 0;
-  for (BufferRole role : {BufferRole::Metric, BufferRole::Weight, BufferRole::Velocity, BufferRole::GradientSum,
-                          BufferRole::SharedGradient}) {
+  for (BufferRole role : {BufferRole::Metric, BufferRole::LossScale, BufferRole::Weight, BufferRole::Master,
+                          BufferRole::Velocity, BufferRole::GradientSum, BufferRole::SharedGradient}) {
     top = region(role, top);
   }
   statistics_ = top;

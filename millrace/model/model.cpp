@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "millrace/base/error.h"
+#include "millrace/graph/fuse.h"
 #include "millrace/model/families.h"
 
 namespace millrace::model {
@@ -73,6 +74,20 @@ graph::Graph build(const job::Model& model, int64_t batch, double label_smoothin
     return std::move(builder).finish();
   }
   fail_input("model.name \"{}\" is not known; write one of {}", model.name, fmt::join(model_names(), ", "));
+}
+
+DType value_type(job::Precision precision) {
+  switch (precision) {
+    case job::Precision::Fp32:
+    case job::Precision::Tf32: return DType::F32;
+    case job::Precision::Fp16: return DType::F16;
+    case job::Precision::Bf16: return DType::BF16;
+  }
+  return DType::F32;
+}
+
+graph::Graph training_graph(const job::Job& job, int64_t rows) {
+  return graph::fuse(build(job.model, rows, job.loss.label_smoothing, value_type(job.precision)));
 }
 
 }  // namespace millrace::model

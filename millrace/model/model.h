@@ -16,4 +16,10 @@ const std::vector<std::string>& model_names();
 // The forward graph up to the loss, as the model is written: unfused.
 graph::Graph build(const job::Model& model, int64_t batch, double label_smoothing, DType dtype = DType::F32);
 
+// What values of a job have.
+DType value_type(job::Precision precision);
+
+// The graph that a job trains on micro-batches of so many rows: fused.
+graph::Graph training_graph(const job::Job& job, int64_t rows);
+
 }  // namespace millrace::model

@@ -57,6 +57,7 @@ std::vector<double> operator_weights(const Graph& fused) {
     if (const auto* conv = std::get_if<graph::Conv2dAttrs>(&op.attrs)) parts += conv->relu;
     if (const auto* linear = std::get_if<graph::LinearAttrs>(&op.attrs)) parts += linear->relu;
     if (const auto* norm = std::get_if<graph::BatchNormAttrs>(&op.attrs)) parts += norm->residual + norm->relu;
+    if (const auto* pool = std::get_if<graph::PoolAttrs>(&op.attrs)) parts += pool->relu;
     weights.push_back(parts);
   }
   return weights;

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "millrace/backend/style.h"
 #include "millrace/base/error.h"
 #include "millrace/job/stage_file.h"
 #include "millrace/plan/partition.h"
@@ -82,6 +83,26 @@ void check_learns(const graph::Graph& graph, const Plan& plan) {
              graph.ops[slice.end(graph) - 1].name);
 }
 
+// Stages that make an update together or not at all must count the same updates, and a worker can wait for others only
+// after it has computed for all of its stages.
+void check_agreement(const graph::Graph& graph, const Plan& plan) {
+  const Pipeline& pipeline = plan.pipeline;
+  if (!pipeline.agrees_on_steps) return;
+  const bool has_replicas = std::any_of(pipeline.stages.begin(), pipeline.stages.end(),
+                                        [](const auto& workers) { return workers.size() > 1; });
+  if (!pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin && has_replicas) {
+    fail_input("precision: fp16 needs stages that update equally often; write parallel.replicas: split or bf16");
+  }
+  std::vector<int> stages_of(pipeline.num_workers, 0);
+  for (const auto& workers : pipeline.stages) {
+    for (int worker : workers) {
+      if (++stages_of[worker] == 1) continue;
+      fail_input("precision: fp16 needs one stage per device, {}:{} has several of {}; write bf16, or place them apart",
+                 plan.devices[worker].node, plan.devices[worker].device, graph.name);
+    }
+  }
+}
+
 // A weight has one place, with all that read it.
 void check_ties(const graph::Graph& graph, const Plan& plan) {
   std::map<graph::ParamId, graph::OpId> first_user;
@@ -127,6 +148,7 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
   pipeline.microbatches = parallel.microbatches;
   pipeline.multi_buffer = parallel.multi_buffer;
   pipeline.ahead = parallel.ahead;
+  pipeline.agrees_on_steps = graph.dtype == DType::F16 && placement.size() > 1;
   if (!parallel.shares.empty()) pipeline.shares = job::parse_shares(parallel.shares);
   for (const auto& stage : placement) {
     pipeline.stages.emplace_back();
@@ -145,13 +167,14 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
                  pipeline.rows, r, pipeline.num_replicas(s), s,
                  pipeline.shares.empty() ? "" : " or parallel.shares nearer to each other");
     }
-    const graph::Program program =
-        training_program(graph, {parallel.microbatches, job.optimizer.momentum > 0, true, plan.slice(s)});
+    const graph::Program program = training_program(
+        graph, {parallel.microbatches, job.optimizer.momentum > 0, true, plan.slice(s), backend::style_of(job.device)});
     const auto bytes = static_cast<size_t>(parallel.bucket_mib * (1 << 20));
     pipeline.buckets.push_back(std::max<int>(1, static_cast<int>(gradient_buckets(program, bytes).size())));
   }
   check_learns(graph, plan);
   check_ties(graph, plan);
+  check_agreement(graph, plan);
   return plan;
 }
 

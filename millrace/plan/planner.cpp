@@ -12,7 +12,6 @@
 #include <stdexcept>
 
 #include "millrace/base/error.h"
-#include "millrace/graph/fuse.h"
 #include "millrace/job/fields.h"
 #include "millrace/model/model.h"
 #include "millrace/plan/search.h"
@@ -53,10 +52,7 @@ struct Shape {
 class Planner {
  public:
   Planner(const job::Job& job, const std::vector<profile::Profile>& profiles, const Cluster& cluster)
-      : job_(job),
-        profiles_(profiles),
-        cluster_(cluster),
-        graph_(graph::fuse(model::build(job.model, 1, job.loss.label_smoothing))) {}
+      : job_(job), profiles_(profiles), cluster_(cluster), graph_(model::training_graph(job, 1)) {}
 
   Choice choose(const std::vector<Mode>& modes) {
     for (Mode mode : modes) {

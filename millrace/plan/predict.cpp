@@ -6,9 +6,9 @@
 #include <map>
 #include <memory>
 
+#include "millrace/backend/style.h"
 #include "millrace/base/error.h"
 #include "millrace/data/dataset.h"
-#include "millrace/graph/fuse.h"
 #include "millrace/model/model.h"
 #include "millrace/plan/loading.h"
 #include "millrace/plan/stage_memory.h"
@@ -99,7 +99,7 @@ class Predictor {
   const Sized& sized(int64_t rows) {
     const auto found = sizes_.find(rows);
     if (found != sizes_.end()) return found->second;
-    Sized made{graph::fuse(model::build(job_.model, rows, job_.loss.label_smoothing)), at_rows(profiles_, rows)};
+    Sized made{model::training_graph(job_, rows), at_rows(profiles_, rows)};
     if (made.graph.ops.size() != made.profile.operators.size()) {
       fail_input("the profile is of {} with {} operators; this job's model is {} with {}", made.profile.model,
                  made.profile.operators.size(), made.graph.name, made.graph.ops.size());
@@ -109,9 +109,14 @@ class Predictor {
 
   bool recomputes(int stage) const { return job_.parallel.recompute && stage + 1 < pipeline_.num_stages(); }
 
+  bool keeps_gradients(int stage) const {
+    const bool late = backend::style_of(job_.device).late_updates || job_.precision == job::Precision::Fp16;
+    return pipeline_.num_replicas(stage) > 1 || (late && made_.shape.slots[stage] > 1);
+  }
+
   graph::TrainingOptions training_options(int stage) const {
-    return {pipeline_.synchronous() ? pipeline_.microbatches : 1, job_.optimizer.momentum > 0,
-            pipeline_.num_replicas(stage) > 1, plan_.slice(stage)};
+    return {pipeline_.synchronous() ? pipeline_.microbatches : 1, job_.optimizer.momentum > 0, keeps_gradients(stage),
+            plan_.slice(stage), backend::style_of(job_.device)};
   }
 
   void add_stage(int stage) {

@@ -17,7 +17,12 @@ struct LaidOut {
 LaidOut lay_out(Program program, const graph::Graph& graph, const profile::Profile& profile, memory::Between between) {
   LaidOut laid_out;
   laid_out.program = std::move(program);
-  for (const graph::Buffer& buffer : laid_out.program.buffers) {
+  for (size_t id = 0; id < laid_out.program.buffers.size(); ++id) {
+    const graph::Buffer& buffer = laid_out.program.buffers[id];
+    if (static_cast<graph::BufferId>(id) == laid_out.program.images && profile.input_bytes > 0) {
+      laid_out.buffer_bytes.push_back(static_cast<size_t>(profile.input_bytes));
+      continue;
+    }
     const bool is_value = buffer.param == graph::kNone && buffer.dtype == DType::F32;
     const size_t each = is_value ? static_cast<size_t>(profile.value_bytes) : bytes_of(buffer.dtype);
     laid_out.buffer_bytes.push_back(static_cast<size_t>(buffer.shape.elements()) * each);

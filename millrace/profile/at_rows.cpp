@@ -71,6 +71,7 @@ Profile at_rows(const std::vector<Profile>& measured, int64_t rows) {
     op.output_bytes = op.output_bytes * rows / made.rows;
     op.kept_bytes = op.kept_bytes * rows / made.rows;
   }
+  made.input_bytes = made.input_bytes * rows / made.rows;
   made.step_s = line.at(a.step_s, b.step_s);
   made.rows = rows;
   return made;

@@ -51,6 +51,7 @@ Profile describe(const graph::Graph& graph, const graph::Program& program,
   Profile profile;
   profile.model = graph.name;
   profile.rows = graph.batch();
+  if (program.images != graph::kNone) profile.input_bytes = bytes(program.images);
   add_operators(graph, profile);
   std::set<BufferId> weights, read_by_backward;
   for (size_t i = program.first_backward; i < program.nodes.size(); ++i) {
@@ -60,7 +61,10 @@ Profile describe(const graph::Graph& graph, const graph::Program& program,
     const graph::Node& node = program.nodes[i];
     Operator& op = profile.operators[node.op];
     for (BufferId id : node.reads) {
-      if (program.buffers[id].role == BufferRole::Weight && weights.insert(id).second) op.param_bytes += bytes(id);
+      const graph::Buffer& buffer = program.buffers[id];
+      if (buffer.role != BufferRole::Weight || !weights.insert(id).second) continue;
+      const auto per_byte = static_cast<int64_t>(bytes_of(wide(buffer.dtype)) / bytes_of(buffer.dtype));
+      op.param_bytes += bytes(id) * per_byte;
     }
     if (i >= program.first_backward) continue;
     const bool own = node.kind == graph.ops[node.op].kind;  // not a mask or a sum that belongs to it

@@ -23,7 +23,7 @@ struct Operator {
   Seconds forward, input_grad, weight_grad, update;
   int64_t output_bytes = 0;                  // of the value it makes, as it would be sent
   int64_t kept_bytes = 0;                    // what forward leaves for backward, its output included if it is kept
-  int64_t param_bytes = 0;                   // trainable
+  int64_t param_bytes = 0;                   // trainable, as their gradients are summed over replicas
   std::array<int64_t, 3> workspace_bytes{};  // of forward, input and weight gradient
   std::string algorithm;                     // of forward, input and weight gradient: "winograd direct direct"
   double seconds() const { return forward.median + input_grad.median + weight_grad.median + update.median; }
@@ -42,7 +42,8 @@ struct Profile {
   std::string model;
   std::string device;   // what it was measured on
   int64_t rows = 0;     // samples of the micro-batch that was measured
-  int value_bytes = 4;  // of one number of an activation
+  int value_bytes = 4;      // of one number of an activation
+  int64_t input_bytes = 0;  // of the images of a micro-batch, as the device keeps them
   std::vector<Operator> operators;
   std::vector<Edge> edges;
   std::vector<Edge> ties;  // operators that share parameters, from < to: no cut may come between them

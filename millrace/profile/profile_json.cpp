@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr const char* kFormat = "millrace profile";
 
 ordered_json to_json(const Seconds& seconds) {
@@ -178,8 +178,13 @@ Edge parse_edge(const json& pair, const std::string& file_name, size_t number, s
 }  // namespace
 
 std::string to_json(const Profile& profile) {
-  const ordered_json head{{"format", kFormat},        {"version", kVersion},  {"model", profile.model},
-                          {"device", profile.device}, {"rows", profile.rows}, {"value_bytes", profile.value_bytes},
+  const ordered_json head{{"format", kFormat},
+                          {"version", kVersion},
+                          {"model", profile.model},
+                          {"device", profile.device},
+                          {"rows", profile.rows},
+                          {"value_bytes", profile.value_bytes},
+                          {"input_bytes", profile.input_bytes},
                           {"step_s", profile.step_s}};
   std::string out = "{\n";
   for (const auto& [key, value] : head.items()) {
@@ -199,8 +204,8 @@ std::string to_json(const Profile& profile) {
 }
 
 Profile parse_profile(const std::string& text, const std::string& file_name) {
-  static const std::vector<std::string> kKeys{"format",      "version", "model",     "device", "rows",
-                                              "value_bytes", "step_s",  "operators", "edges",  "ties"};
+  static const std::vector<std::string> kKeys{"format",      "version", "model",     "device", "rows", "value_bytes",
+                                              "input_bytes", "step_s",  "operators", "edges",  "ties"};
   const json document = parse_json(text, file_name);
   const Members members(document, file_name, kKeys);
   if (members.text("format") != kFormat) {
@@ -215,6 +220,7 @@ Profile parse_profile(const std::string& text, const std::string& file_name) {
   profile.device = members.text("device");
   profile.rows = members.count("rows", 1);
   profile.value_bytes = static_cast<int>(members.count("value_bytes", 1));
+  profile.input_bytes = members.count("input_bytes");
   profile.step_s = members.seconds("step_s");
   for (const json& object : members.list("operators")) {
     profile.operators.push_back(parse_operator(object, file_name, profile.operators.size()));

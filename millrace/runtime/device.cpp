@@ -9,16 +9,17 @@
 #include <thread>
 
 #include "millrace/backend/cpu/cpu_backend.h"
+#include "millrace/backend/cuda/cuda_backend.h"
 #include "millrace/backend/reference/reference_backend.h"
 #include "millrace/job/text.h"
 
 namespace millrace::runtime {
 namespace {
 
-// "amd-epyc": the processor's name fit for a file name.
-std::string processor_file_name() {
+// "amd-epyc": a device's name fit for a file name.
+std::string file_name_of(const std::string& device) {
   std::string name;
-  for (char c : processor_name()) {
+  for (char c : device) {
     if (std::isalnum(static_cast<unsigned char>(c))) {
       name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     } else if (!name.empty() && name.back() != '-') {
@@ -28,8 +29,8 @@ std::string processor_file_name() {
   return name;
 }
 
-// Measured choices hold for a processor and a number of threads; a home directory may serve several machines.
-std::string choices_file(int threads) {
+// Measured choices hold for a device; a home directory may serve several machines.
+std::string choices_file(const std::string& device) {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   std::filesystem::path folder;
@@ -40,16 +41,19 @@ std::string choices_file(int threads) {
   } else {
     return {};
   }
-  return folder / "millrace" / ("kernels-" + processor_file_name() + "-" + std::to_string(threads) + "-threads.json");
+  return folder / "millrace" / ("kernels-" + file_name_of(device) + ".json");
 }
 
-backend::SgdOptions sgd_options(const job::Optimizer& optimizer) {
+backend::SgdOptions sgd_options(const job::Optimizer& optimizer, const job::LossScale& scale) {
   return {.momentum = static_cast<float>(optimizer.momentum),
           .nesterov = optimizer.nesterov,
           .weight_decay = static_cast<float>(optimizer.weight_decay),
           .decoupled = optimizer.decoupled,
           .decay_bias = optimizer.decay_bias,
-          .decay_norm = optimizer.decay_norm};
+          .decay_norm = optimizer.decay_norm,
+          .scale = {.factor = static_cast<float>(scale.factor),
+                    .interval = scale.interval,
+                    .floor = static_cast<float>(scale.floor)}};
 }
 
 }  // namespace
@@ -71,17 +75,30 @@ std::string processor_name() {
 
 std::string device_name(const job::Job& job, int threads) {
   if (job.device == job::Device::Reference) return "reference";
+  if (job.device == job::Device::Cuda) return backend::cuda_device_name(0);
   return processor_name() + ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
 }
 
-std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads, const OnMeasure& on_measure) {
-  const backend::SgdOptions sgd = sgd_options(job.optimizer);
+std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads, const OnMeasure& on_measure,
+                                               int device) {
+  const backend::SgdOptions sgd = sgd_options(job.optimizer, job.loss_scale);
   if (job.device == job::Device::Reference) return backend::make_reference_backend(sgd);
+  if (job.device == job::Device::Cuda) {
+    backend::CudaOptions options;
+    options.device = device % std::max(1, backend::cuda_device_count());  // workers may share a device
+    options.tf32 = job.precision != job::Precision::Fp32;
+    options.deterministic = job.deterministic;
+    if (job.backend.remember) options.choices_file = choices_file(backend::cuda_device_name(options.device));
+    options.on_measure = on_measure;
+    return backend::make_cuda_backend(options, sgd);
+  }
   backend::CpuOptions options;
   options.threads = threads;
   options.convolution =
       job.backend.winograd == job::Winograd::Auto ? backend::Convolution::Auto : backend::Convolution::Direct;
-  if (job.backend.remember) options.choices_file = choices_file(options.threads);
+  if (job.backend.remember) {
+    options.choices_file = choices_file(processor_name() + "-" + std::to_string(threads) + "-threads");
+  }
   options.on_measure = on_measure;
   return backend::make_cpu_backend(options, sgd);
 }

@@ -20,6 +20,7 @@ std::string device_name(const job::Job& job, int threads);
 // As the processor names itself; "cpu" where it does not.
 std::string processor_name();
 // Must be used on the thread that made it.
-std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads, const OnMeasure& on_measure = {});
+std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads, const OnMeasure& on_measure = {},
+                                               int device = 0);
 
 }  // namespace millrace::runtime

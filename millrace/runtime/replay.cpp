@@ -37,10 +37,10 @@ std::optional<schedule::ReplicaCosts> replica_costs(const Pipeline& pipeline, in
   const auto input_grad = typical_s(record, stage, Activity::InputGrad, first);
   const auto weight_grad = typical_s(record, stage, Activity::WeightGrad, first);
   const auto step = typical_s(record, stage, Activity::Step, 1);
-  if (!forward || !weight_grad || !step) return std::nullopt;
-  // A stage of one layer on the images has no input gradient.
+  if (!forward || (!input_grad && !weight_grad) || !step) return std::nullopt;
+  // A stage of one layer on the images has no input gradient; a device of its own does not tell the two apart.
   const double backward_s = recompute.value_or(0) + input_grad.value_or(0);
-  return schedule::ReplicaCosts{*forward, backward_s, *weight_grad, *step, {}, {}};
+  return schedule::ReplicaCosts{*forward, backward_s, weight_grad.value_or(0), *step, {}, {}};
 }
 
 void scale(schedule::ReplicaCosts& costs, double factor) {

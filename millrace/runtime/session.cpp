@@ -1,7 +1,7 @@
 #include "millrace/runtime/session.h"
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <utility>
 
 #include "millrace/base/error.h"
@@ -13,6 +13,14 @@ using graph::BufferId;
 using graph::BufferRole;
 using graph::Program;
 
+namespace {
+
+double size_of(const Program& program, size_t node) {
+  return static_cast<double>(program.read_shape(program.nodes[node], 0).elements());
+}
+
+}  // namespace
+
 Metrics& Metrics::operator+=(const Metrics& other) {
   loss_sum += other.loss_sum;
   top1 += other.top1;
@@ -23,8 +31,11 @@ Metrics& Metrics::operator+=(const Metrics& other) {
 
 Session::Session(const graph::Graph& graph, backend::Backend& backend, const SessionOptions& options)
     : graph_(graph), backend_(backend), options_(options) {
+  // Gradients that wait for their update outlive the passes of other micro-batches.
+  const bool late = options.style.late_updates || graph_.dtype == DType::F16;
+  const bool keeps = options.replicated || (late && options.copies.slots > 1);
   train_ = prepare(
-      graph::training_program(graph_, {options.microbatches, options.velocity, options.replicated, options.stage}));
+      graph::training_program(graph_, {options.microbatches, options.velocity, keeps, options.stage, options.style}));
   if (options.evaluates) evaluate_ = prepare(graph::evaluation_program(graph_, options.stage));
   allocate();
   bind(train_, 0);
@@ -55,13 +66,36 @@ Session::Prepared Session::prepare(Program program) {
   // Once without workspace, before kernels are measured on real memory, and once with it.
   std::vector<size_t> scratch(prepared.program.nodes.size(), 0);
   check_limit(prepared, scratch);
-  for (size_t i = 0; i < prepared.program.nodes.size(); ++i) {
-    prepared.kernels.push_back(backend_.prepare({graph_, prepared.program, prepared.program.nodes[i]}));
-    scratch[i] = prepared.kernels.back().scratch_bytes;
+  const Program& made = prepared.program;
+  prepared.kernels.resize(made.nodes.size());
+  prepared.together.assign(made.nodes.size(), 0);
+  for (size_t i = 0; i < made.nodes.size(); i += prepared.together[i]) {
+    const size_t count = prepared.together[i] = backend_.together(made, i, largest_group(made, i));
+    std::vector<backend::NodeView> views;
+    for (size_t node = i; node < i + count; ++node) views.push_back({graph_, made, made.nodes[node]});
+    prepared.kernels[i] = count == 1 ? backend_.prepare(views[0]) : backend_.prepare_together(views);
+    scratch[i] = prepared.kernels[i].scratch_bytes;
   }
   check_limit(prepared, scratch);
   prepared.plan = plan(prepared.program, prepared.buffer_bytes, scratch);
   return prepared;
+}
+
+// Nodes from this one on that belong to one action.
+size_t Session::largest_group(const Program& program, size_t node) const {
+  if (node < program.first_update) return 1;
+  const bool is_check = node < program.first_step;
+  const size_t first = is_check ? program.first_update : program.first_step;
+  size_t end = is_check ? program.first_step : program.nodes.size();
+  if (options_.replicated) {
+    size_t next = first;
+    for (const graph::Bucket& bucket : graph::gradient_buckets(program, options_.bucket_bytes)) {
+      next += bucket.params.size();
+      if (next > node) break;
+    }
+    if (next > node) end = std::min(end, next);
+  }
+  return end - node;
 }
 
 void Session::check_limit(const Prepared& prepared, const std::vector<size_t>& scratch) const {
@@ -152,22 +186,26 @@ void Session::bind(Prepared& prepared, size_t index) {
       }
     }
     BoundNode bound;
+    bound.has_task = prepared.together[i] > 0;
     bound.first_task = prepared.tasks.size();
     bound.version_stride = counts.versions > 1 ? 1 : 0;
     bound.gradient_stride = counts.gradient_slots > 1 ? counts.versions : 0;
     bound.slot_stride = counts.slots > 1 ? counts.versions * counts.gradient_slots : 0;
     bound.updates = node.kind == graph::OpKind::SgdStep;
     prepared.nodes.push_back(bound);
+    if (!bound.has_task) continue;
 
     for (memory::Copy copy; copy.slot < counts.slots; ++copy.slot) {
       for (copy.gradient_slot = 0; copy.gradient_slot < counts.gradient_slots; ++copy.gradient_slot) {
         for (copy.version = 0; copy.version < counts.versions; ++copy.version) {
           backend::Bindings bindings;
-          for (BufferId id : node.reads) bindings.reads.push_back(address(index, id, copy));
           // An update writes the version after the one it reads.
           memory::Copy written = copy;
           if (bound.updates) written.version = (copy.version + 1) % options_.copies.versions;
-          for (BufferId id : node.writes) bindings.writes.push_back(address(index, id, written));
+          for (size_t with = i; with < i + prepared.together[i]; ++with) {
+            for (BufferId id : program.nodes[with].reads) bindings.reads.push_back(address(index, id, copy));
+            for (BufferId id : program.nodes[with].writes) bindings.writes.push_back(address(index, id, written));
+          }
           bindings.scratch = memory_block_ + layout_->arena_offset() + prepared.plan.scratch_offset[i];
           prepared.tasks.push_back(prepared.kernels[i].bind(bindings));
         }
@@ -181,12 +219,15 @@ void Session::bind_buckets() {
                  layout_->statistics_bytes() / sizeof(float)};
   if (!options_.replicated) return;
   const Program& program = train_.program;
-  size_t next_update = program.first_update;
+  size_t next_update = program.first_step, next_check = program.first_update;
   for (const graph::Bucket& bucket : graph::gradient_buckets(program, options_.bucket_bytes)) {
     BoundBucket bound;
     bound.end = bucket.end;
     bound.first_update = next_update;
     bound.last_update = next_update += bucket.params.size();
+    bound.first_check = next_check;
+    if (has_loss_scale()) next_check += bucket.params.size();
+    bound.last_check = next_check;
     // Its memory begins with the first gradient of its updates and ends where the next bucket's begins.
     const BufferId gradient = program.nodes[bound.first_update].reads[1];
     bound.memory = {static_cast<float*>(address(0, gradient, {})), 0};
@@ -226,6 +267,14 @@ void Session::load(const state::State& state) {
     if (found == tensors.end()) fail_run("the state has no parameter {}", name);
     backend_.upload(graph_, program, id, found->second.data, address(0, id, {}));
   }
+  if (!has_loss_scale()) return;
+  std::vector<float> fields(graph::kNumLossScaleFields, 0.0f);
+  const bool known = state.loss_scale.size() == 3;
+  fields[graph::kScale] = known ? state.loss_scale[0] : static_cast<float>(options_.loss_scale);
+  fields[graph::kInverseScale] = 1 / fields[graph::kScale];
+  fields[graph::kGoodSteps] = known ? state.loss_scale[1] : 0;
+  fields[graph::kSkippedSteps] = known ? state.loss_scale[2] : 0;
+  backend_.upload(graph_, program, program.loss_scale, fields, address(0, program.loss_scale, {}));
 }
 
 void Session::store(state::State& state) const {
@@ -233,9 +282,27 @@ void Session::store(state::State& state) const {
   for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
     const graph::Buffer& buffer = program.buffers[id];
     if (buffer.param == graph::kNone || !is_persistent(buffer.role) || is_kept_gradient(buffer.role)) continue;
+    if (buffer.role == BufferRole::Weight && is_half(graph_.dtype)) continue;  // its master has all digits
     auto& tensors = buffer.role == BufferRole::Velocity ? state.velocity : state.params;
     tensors[graph_.params[buffer.param].name] = {buffer.shape, read_buffer(id)};
   }
+  if (!has_loss_scale()) return;
+  const std::vector<float> fields = read_buffer(program.loss_scale);
+  state.loss_scale = {fields[graph::kScale], fields[graph::kGoodSteps], fields[graph::kSkippedSteps]};
+}
+
+void Session::put_input(int slot, const float* images, const int32_t* labels) {
+  const Program& program = train_.program;
+  if (program.images != graph::kNone) {
+    backend_.put_input(graph_, program, program.images, images, find(program.images, {slot, 0, 0}));
+  }
+  if (program.labels != graph::kNone) {
+    backend_.put_input(graph_, program, program.labels, labels, find(program.labels, {slot, 0, 0}));
+  }
+}
+
+std::span<float> Session::overflow() const {
+  return {static_cast<float*>(address(0, train_.program.loss_scale, {})) + graph::kOverflow, 1};
 }
 
 std::vector<float> Session::read_buffer(BufferId id) const {
@@ -244,33 +311,83 @@ std::vector<float> Session::read_buffer(BufferId id) const {
   return plain;
 }
 
+const backend::Task& Session::task(const Prepared& prepared, size_t i, const Place& place) const {
+  const BoundNode& node = prepared.nodes[i];
+  const int version = ring(node.updates ? place.update : place.version);
+  return prepared.tasks[node.first_task +
+                        static_cast<size_t>(node.slot_stride * place.slot + node.gradient_stride * place.gradient_slot +
+                                            node.version_stride * version)];
+}
+
 void Session::run(const Prepared& prepared, size_t begin, size_t end, const Place& place, const StepContext& context) {
-  const int read = ring(place.version), updated = ring(place.update);
-  auto task = [&](size_t i) -> const backend::Task& {
-    const BoundNode& node = prepared.nodes[i];
-    return prepared.tasks[node.first_task + static_cast<size_t>(node.slot_stride * place.slot +
-                                                                node.gradient_stride * place.gradient_slot +
-                                                                node.version_stride * (node.updates ? updated : read))];
-  };
-  if (!timing_) {
-    for (size_t i = begin; i < end; ++i) task(i)(context);
-    return;
-  }
+  if (begin == end) return;
+  backend_.begin(context);
+  if (timing_) return run_timed(prepared, begin, end, place, context);
+  if (backend_.records()) return run_recorded(prepared, begin, end, place, context);
   for (size_t i = begin; i < end; ++i) {
-    const auto before = std::chrono::steady_clock::now();
-    task(i)(context);
-    node_times_[i].seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+    if (prepared.nodes[i].has_task) task(prepared, i, place)(context);
   }
+}
+
+void Session::run_timed(const Prepared& prepared, size_t begin, size_t end, const Place& place,
+                        const StepContext& context) {
+  constexpr size_t kFirst = 4096;  // a worker has marks of its own before
+  for (size_t i = begin; i < end; ++i) {
+    backend_.mark(kFirst + i - begin);
+    if (prepared.nodes[i].has_task) task(prepared, i, place)(context);
+  }
+  backend_.mark(kFirst + end - begin);
+  backend_.wait();
+  for (size_t i = begin; i < end; ++i) {
+    // Nodes that are done together share their time by their size.
+    const double seconds = backend_.seconds_between(kFirst + i - begin, kFirst + i - begin + 1);
+    double elements = 0;
+    const size_t count = prepared.together[i];
+    for (size_t with = i; with < i + count; ++with) elements += size_of(prepared.program, with);
+    for (size_t with = i; with < i + count; ++with) {
+      node_times_[with].seconds += seconds * size_of(prepared.program, with) / elements;
+    }
+  }
+}
+
+void Session::run_recorded(const Prepared& prepared, size_t begin, size_t end, const Place& place,
+                           const StepContext& context) {
+  auto run_tasks = [&] {
+    for (size_t i = begin; i < end; ++i) {
+      if (prepared.nodes[i].has_task) task(prepared, i, place)(context);
+    }
+  };
+  const int version = ring(place.version), updated = ring(place.update);
+  for (Recording& known : recordings_) {
+    if (known.prepared != &prepared || known.begin != begin || known.end != end || known.slot != place.slot ||
+        known.gradient_slot != place.gradient_slot || known.version != version || known.updated != updated) {
+      continue;
+    }
+    if (!known.tasks) {
+      backend_.begin_recording();
+      run_tasks();
+      known.tasks = backend_.end_recording();
+    }
+    return backend_.play(known.tasks.get());
+  }
+  run_tasks();
+  recordings_.push_back({&prepared, begin, end, place.slot, place.gradient_slot, version, updated, nullptr});
 }
 
 void Session::forward(const Place& place, const StepContext& context) {
   run(train_, 0, train_.program.first_backward, place, context);
 }
 
+void Session::check_gradients(int bucket, const StepContext& context) {
+  const bool whole = bucket == kWhole;
+  const size_t begin = whole ? train_.program.first_update : buckets_[bucket].first_check;
+  run(train_, begin, whole ? train_.program.first_step : buckets_[bucket].last_check, {}, context);
+}
+
 void Session::update(int bucket, int64_t update, const StepContext& context) {
   const Place place{0, 0, update, update};
   if (bucket == kWhole) {
-    run(train_, train_.program.first_update, train_.program.nodes.size(), place, context);
+    run(train_, train_.program.first_step, train_.program.nodes.size(), place, context);
   } else {
     run(train_, buckets_[bucket].first_update, buckets_[bucket].last_update, place, context);
   }
@@ -281,17 +398,17 @@ void Session::evaluate(int slot, int64_t rows) {
   StepContext context;
   context.seed = options_.seed;
   context.rows = rows;
-  const bool timed = std::exchange(timing_, false);
+  const bool timed = std::exchange(timing_, false);  // its nodes are not those of training
   run(*evaluate_, 0, evaluate_->program.nodes.size(), {slot, 0, updates_, 0}, context);
   timing_ = timed;
 }
 
 Metrics Session::take_metrics() {
   if (!metrics_) return {};
-  const Metrics metrics{metrics_[graph::kLossSum], metrics_[graph::kTop1], metrics_[graph::kTop5],
-                        metrics_[graph::kRows]};
-  std::fill(metrics_, metrics_ + graph::kNumMetrics, 0.0);
-  return metrics;
+  std::array<double, graph::kNumMetrics> values{};
+  backend_.copy(values.data(), metrics_, sizeof values);
+  backend_.zero(metrics_, sizeof values);
+  return {values[graph::kLossSum], values[graph::kTop1], values[graph::kTop5], values[graph::kRows]};
 }
 
 Metrics Session::train_step(int64_t step, int64_t samples, double learning_rate,
@@ -309,6 +426,7 @@ Metrics Session::train_step(int64_t step, int64_t samples, double learning_rate,
     forward(place, context);
     backward(kWhole, place, context);
   }
+  if (has_loss_scale()) check_gradients(kWhole, context);
   update(kWhole, updates_, context);
   return take_metrics();
 }

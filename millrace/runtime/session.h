@@ -29,6 +29,8 @@ struct SessionOptions {
   memory::Copies copies = {};
   bool recompute = false;   // run forward again before backward, if several micro-batches are in flight
   bool replicated = false;  // gradients are summed over replicas before the update
+  graph::Style style = {};
+  double loss_scale = 32768;  // where it starts, with f16
   size_t bucket_bytes = 25 << 20;
 };
 
@@ -75,9 +77,12 @@ class Session {
   void load(const state::State& state);
   void store(state::State& state) const;
 
-  // Where a micro-batch goes: plain N x C x H x W, and labels. Null where the stage does not read them.
+  // Where a micro-batch goes: plain N x C x H x W, and labels. Null where the stage does not read them. The host may
+  // write there if the backend's memory is on it; put_input() copies anywhere.
   float* images(int slot = 0) const { return static_cast<float*>(find(train_.program.images, {slot, 0, 0})); }
   int32_t* labels(int slot = 0) const { return static_cast<int32_t*>(find(train_.program.labels, {slot, 0, 0})); }
+
+  void put_input(int slot, const float* images, const int32_t* labels);
 
   // Memory of the values that cross to other stages, and of their gradients. Evaluation has a layout of its own.
   enum class Use { Training, Evaluation };
@@ -115,6 +120,11 @@ class Session {
     }
     const size_t begin = whole || bucket == 0 ? train_.program.first_backward : buckets_[bucket - 1].end;
     const size_t end = whole ? train_.program.first_update : buckets_[bucket].end;
+    if (!backend_.on_host()) {  // tasks run later than they are called: their passes cannot be told apart here
+      run(train_, begin, end, place, context);
+      after(graph::Pass::InputGrad);
+      return;
+    }
     for (const Stretch& stretch : stretches_) {
       if (stretch.begin < begin || stretch.begin >= end) continue;
       run(train_, stretch.begin, stretch.end, place, context);
@@ -124,6 +134,10 @@ class Session {
   void backward(int bucket, const Place& place, const backend::StepContext& context) {
     backward(bucket, place, context, [](graph::Pass) {});
   }
+  // With a loss scale, each bucket is checked before any is updated, and what the checks found is shared in between.
+  bool has_loss_scale() const { return train_.program.loss_scale != graph::kNone; }
+  void check_gradients(int bucket, const backend::StepContext& context);
+  std::span<float> overflow() const;
   void update(int bucket, int64_t update, const backend::StepContext& context);
   void evaluate(int slot, int64_t rows);
   Metrics take_metrics();
@@ -153,8 +167,9 @@ class Session {
   std::vector<float> read_buffer(graph::BufferId id) const;
 
  private:
-  // The tasks of a node, one for each combination of copies it touches.
+  // The tasks of a node, one for each combination of copies it touches; none where another node's do its work too.
   struct BoundNode {
+    bool has_task = true;
     size_t first_task = 0;
     int slot_stride = 0, gradient_stride = 0, version_stride = 0;
     bool updates = false;  // its version is the update's, not the one that is read
@@ -164,12 +179,14 @@ class Session {
     std::vector<backend::Kernel> kernels;
     std::vector<size_t> buffer_bytes;
     memory::MemoryPlan plan;
+    std::vector<size_t> together;  // nodes that this one's kernel does, itself included; 0: an earlier one's does it
     std::vector<BoundNode> nodes;
     std::vector<backend::Task> tasks;
   };
   struct BoundBucket {
     size_t end = 0;                            // node
     size_t first_update = 0, last_update = 0;  // nodes that update its weights
+    size_t first_check = 0, last_check = 0;    // nodes that check its gradients
     std::span<float> memory;
   };
 
@@ -179,7 +196,16 @@ class Session {
     graph::Pass pass{};
   };
 
+  // A stretch of nodes that is run as one.
+  struct Recording {
+    const Prepared* prepared = nullptr;
+    size_t begin = 0, end = 0;
+    int slot = 0, gradient_slot = 0, version = 0, updated = 0;
+    std::shared_ptr<const void> tasks;  // empty: was run once, to be recorded the next time
+  };
+
   Prepared prepare(graph::Program program);
+  size_t largest_group(const graph::Program& program, size_t node) const;
   void check_limit(const Prepared& prepared, const std::vector<size_t>& scratch) const;
   memory::MemoryPlan plan(const graph::Program& program, const std::vector<size_t>& bytes,
                           const std::vector<size_t>& scratch) const;
@@ -195,6 +221,11 @@ class Session {
   Wire wire(Use use, graph::BufferId id, const memory::Copy& copy) const;
   int ring(int64_t version) const { return static_cast<int>(version % options_.copies.versions); }
   void run(const Prepared& prepared, size_t begin, size_t end, const Place& place, const backend::StepContext& context);
+  void run_timed(const Prepared& prepared, size_t begin, size_t end, const Place& place,
+                 const backend::StepContext& context);
+  void run_recorded(const Prepared& prepared, size_t begin, size_t end, const Place& place,
+                    const backend::StepContext& context);
+  const backend::Task& task(const Prepared& prepared, size_t node, const Place& place) const;
 
   graph::Graph graph_;
   backend::Backend& backend_;
@@ -212,6 +243,7 @@ class Session {
   bool runs_again_ = false;
   bool timing_ = false;
   std::vector<NodeTime> node_times_;
+  std::vector<Recording> recordings_;
 };
 
 }  // namespace millrace::runtime

@@ -24,6 +24,11 @@ enum class Activity : uint8_t {
 };
 const char* name_of(Activity activity);
 
+// What kernels do.
+constexpr bool is_compute(Activity activity) {
+  return activity <= Activity::WeightGrad || activity == Activity::Step || activity == Activity::Evaluate;
+}
+
 struct Span {
   int64_t begin_ns = 0;  // of the steady clock
   int64_t end_ns = 0;

@@ -10,8 +10,8 @@
 #include <set>
 #include <utility>
 
+#include "millrace/backend/cuda/cuda_backend.h"
 #include "millrace/base/error.h"
-#include "millrace/graph/fuse.h"
 #include "millrace/job/lr_schedule.h"
 #include "millrace/job/stage_file.h"
 #include "millrace/model/model.h"
@@ -29,10 +29,6 @@ using schedule::Pipeline;
 // that the lists stay small.
 constexpr int64_t kLongestSegment = 1024;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 // Minibatches after which every stage has finished whole updates.
 int64_t updates_align(const Pipeline& pipeline) {
   int64_t all = 1;
@@ -48,7 +44,7 @@ int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1
 Training::Training(const job::Job& job, comm::Process& process, const MachineLimit& limit, const OnMeasure& on_measure)
     : process_(process) {
   facts_.job = job;
-  graph_ = graph::fuse(model::build(job.model, job.batch / job.parallel.microbatches, job.loss.label_smoothing));
+  graph_ = model::training_graph(job, job.batch / job.parallel.microbatches);
   if (!job.model.init.empty()) state::check_params(job.model.init, graph_);  // before kernels are measured
   open_data();
   std::vector<double> op_seconds;
@@ -112,6 +108,12 @@ void Training::make_workers(const MachineLimit& limit, const OnMeasure& on_measu
   for (int s = 0; s < pipeline.num_stages(); ++s) {
     topology.groups.push_back({pipeline.stages[s], pipeline.num_replicas(s) > 1 ? pipeline.buckets[s] : 0});
   }
+  if (pipeline.agrees_on_steps) {
+    comm::Group all;
+    for (int w = 0; w < pipeline.num_workers; ++w) all.workers.push_back(w);
+    all.buckets = 1;
+    topology.groups.push_back(all);
+  }
   process_.open(topology);
 
   const bool all_here = process_.size() == 1;
@@ -122,16 +124,27 @@ void Training::make_workers(const MachineLimit& limit, const OnMeasure& on_measu
     LocalWorker& local = workers_[i];
     const int index = all_here ? static_cast<int>(i) : process_.rank();
     local.thread = std::make_unique<WorkerThread>();
-    local.endpoint = process_.connect(index);
     // One after another: measuring kernels wants a quiet machine.
     local.thread
         ->call([&] {
-          local.backend = make_backend(facts_.job, threads_, on_measure);
-          local.worker = std::make_unique<Worker>(facts_, *wiring_, index, *local.endpoint, *local.backend,
-                                                  limit.memory_bytes / static_cast<size_t>(on_host), limit.source);
+          local.backend = make_backend(facts_.job, threads_, on_measure, facts_.plan.devices[index].device);
+          local.endpoint = process_.connect(index, *local.backend);
+          local.worker =
+              std::make_unique<Worker>(facts_, *wiring_, index, *local.endpoint, *local.backend,
+                                       limit.memory_bytes / static_cast<size_t>(sharers(index, on_host)), limit.source);
         })
         .get();
   }
+}
+
+// Workers whose memory is this one's: those of the host, or of the GPU.
+int Training::sharers(int worker, int on_host) const {
+  if (facts_.job.device != job::Device::Cuda) return on_host;
+  const int gpus = std::max(1, backend::cuda_device_count());
+  const std::vector<job::DeviceId>& devices = facts_.plan.devices;
+  return static_cast<int>(std::count_if(devices.begin(), devices.end(), [&](const job::DeviceId& other) {
+    return other.node == devices[worker].node && other.device % gpus == devices[worker].device % gpus;
+  }));
 }
 
 void Training::on_all_workers(const std::function<void(LocalWorker&)>& work) {
@@ -237,6 +250,10 @@ void Training::watch(const Observer& observer, TrainingResult& result) {
 
   // Parts come in any order and are added in the order of the workers.
   std::map<std::pair<bool, int64_t>, std::map<int, Metrics>> gathered;
+  // When the last part of each was told, and of the one that was last awaited: by the clock of those who tell, so that
+  // a slow watcher does not show.
+  std::map<std::pair<bool, int64_t>, std::chrono::steady_clock::time_point> told;
+  auto latest = std::chrono::steady_clock::now();
   auto await = [&](bool evaluation, int64_t number, int parts) {
     auto& wanted = gathered[{evaluation, number}];
     while (static_cast<int>(wanted.size()) < parts) {
@@ -244,10 +261,13 @@ void Training::watch(const Observer& observer, TrainingResult& result) {
       if (!event) continue;
       const auto& values = event->values;
       gathered[{event->is_evaluation, event->number}][event->part] = {values[0], values[1], values[2], values[3]};
+      told[{event->is_evaluation, event->number}] = event->at;
     }
     Metrics total;
     for (const auto& [part, metrics] : wanted) total += metrics;
     gathered.erase({evaluation, number});
+    latest = told[{evaluation, number}];
+    told.erase({evaluation, number});
     return total;
   };
 
@@ -256,8 +276,8 @@ void Training::watch(const Observer& observer, TrainingResult& result) {
   for (size_t i = 0; i < all.size(); ++i) {
     for (int64_t step = all[i].first; step < all[i].first + all[i].steps; ++step) {
       const Metrics metrics = await(false, step, step_parts);
-      const double seconds = seconds_since(since);
-      since = std::chrono::steady_clock::now();
+      const double seconds = std::chrono::duration<double>(latest - since).count();
+      since = latest;
       result.steps = step + 1;
       result.samples += static_cast<int64_t>(metrics.rows);
       result.train_s += seconds;
@@ -275,7 +295,7 @@ void Training::watch(const Observer& observer, TrainingResult& result) {
     }
     if (!all[i].evaluates) continue;
     result.evaluation = await(true, static_cast<int64_t>(i), replicas);
-    since = std::chrono::steady_clock::now();
+    since = latest;
     observer.on_evaluation(static_cast<double>(result.steps) / facts_.steps_per_epoch, *result.evaluation);
   }
 }
@@ -339,6 +359,7 @@ state::State Training::state() {
     const std::lock_guard lock(mutex);
     state.params.merge(own.params);
     state.velocity.merge(own.velocity);
+    if (state.loss_scale.empty()) state.loss_scale = own.loss_scale;
   });
   if (process_.size() == 1) return state;
   state::State all;
@@ -346,6 +367,7 @@ state::State Training::state() {
     state::State part = state::state_from_bytes(bytes);
     all.params.merge(part.params);
     all.velocity.merge(part.velocity);
+    if (all.loss_scale.empty()) all.loss_scale = part.loss_scale;
   }
   return all;
 }

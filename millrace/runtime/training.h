@@ -95,6 +95,7 @@ class Training {
 
   void open_data();
   int workers_on_host() const;
+  int sharers(int worker, int on_host) const;
   void make_schedules();
   void make_workers(const MachineLimit& limit, const OnMeasure& on_measure);
   void load_parameters();

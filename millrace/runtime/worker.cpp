@@ -1,7 +1,7 @@
 #include "millrace/runtime/worker.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -96,13 +96,50 @@ Worker::List& Worker::bind(const schedule::Schedule& schedule) {
   return lists_.emplace_back(std::move(list));
 }
 
+// A device of its own is waited for once a step where nobody else waits for this worker, and after each pass where
+// somebody does.
+bool Worker::waits_once_a_step() const {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  return !backend_.on_host() && pipeline.num_workers == 1 && pipeline.synchronous();
+}
+
+void Worker::after_compute() {
+  if (!waits_once_a_step()) backend_.wait();
+}
+
 template <typename Body>
 void Worker::timed(Activity activity, const Stage& stage, int64_t microbatch, Body&& body) {
-  const int64_t begin = Timeline::now_ns();
+  backend_.begin_range(name_of(activity));
+  const bool later = is_compute(activity) && waits_once_a_step();
+  const int64_t begin = later ? mark() : Timeline::now_ns();
   body();
-  const Span span{begin, Timeline::now_ns(), microbatch, stage.stage, activity};
+  keep({begin, later ? mark() : Timeline::now_ns(), microbatch, stage.stage, activity}, later);
+  backend_.end_range();
+}
+
+// A point in the device's own order of things; its time is known when the device was waited for.
+int64_t Worker::mark() {
+  backend_.mark(static_cast<size_t>(marks_));
+  return marks_++;
+}
+
+void Worker::keep(const Span& span, bool later) {
+  if (later) {
+    marked_.push_back(span);
+    return;
+  }
   timeline_.keep(span);
   if (!evaluating_) timeline_.sum(span);
+}
+
+void Worker::resolve_marks(int64_t list_began_ns) {
+  auto at_ns = [&](int64_t at) {
+    return list_began_ns + std::llround(backend_.seconds_between(0, static_cast<size_t>(at)) * 1e9);
+  };
+  for (const Span& span : marked_) {
+    keep({at_ns(span.begin_ns), at_ns(span.end_ns), span.microbatch, span.stage, span.activity}, false);
+  }
+  marked_.clear();
 }
 
 int64_t Worker::step_of(int microbatch) const {
@@ -173,12 +210,21 @@ void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const
     if (first_step == facts_.time_nodes_from) stage.session->time_nodes(true);
   }
   const int64_t begin = Timeline::now_ns();
+  marks_ = 0;
+  if (waits_once_a_step()) mark();
   if (facts_.job.parallel.static_scheduling) {
     for (const Bound& action : list.actions) run(action);
   } else {
     run_as_ready(list);
   }
   finish_messages();
+  for (Stage& stage : stages_) {
+    if (stage.metrics_of >= 0) tell_metrics(stage, std::exchange(stage.metrics_of, -1));
+  }
+  if (!marked_.empty()) {
+    backend_.wait();
+    resolve_marks(begin);
+  }
   train_s_ += static_cast<double>(Timeline::now_ns() - begin) * 1e-9;
 }
 
@@ -271,7 +317,7 @@ void Worker::take_data(Stage& stage, int microbatch, int slot) {
   if (evaluating_) {
     samples_.resize(static_cast<size_t>(rows_of(stage, microbatch)));
     std::iota(samples_.begin(), samples_.end(), first_row(stage, microbatch));
-    facts_.test_data->fill(samples_, 0, images, labels);
+    put_samples(stage, *facts_.test_data, samples_, slot);
     return;
   }
   if (!stage.loader) return;
@@ -284,12 +330,8 @@ void Worker::take_data(Stage& stage, int microbatch, int slot) {
   const int in_step = pipeline.synchronous() ? microbatch % pipeline.microbatches : 0;
   const int64_t row = local_index(pipeline, stage.stage, in_step) * stage.rows.size();
   const int64_t elements = facts_.train_data->image_elements();
-  const auto rows = static_cast<size_t>(stage.rows.size());
-  if (images) {
-    std::memcpy(images, stage.batch->images.data() + row * elements,
-                rows * static_cast<size_t>(elements) * sizeof(float));
-  }
-  if (labels) std::memcpy(labels, stage.batch->labels.data() + row, rows * sizeof(int32_t));
+  session.put_input(slot, images ? stage.batch->images.data() + row * elements : nullptr,
+                    labels ? stage.batch->labels.data() + row : nullptr);
 }
 
 void Worker::forward(Stage& stage, const Bound& action) {
@@ -301,15 +343,22 @@ void Worker::forward(Stage& stage, const Bound& action) {
   if (evaluating_) {
     timed(Activity::Evaluate, stage, number, [&] {
       if (rows > 0) stage.session->evaluate(slot, rows);
+      backend_.wait();
     });
     return;
   }
   const Session::Place place = place_of(stage, action);
   timed(Activity::Forward, stage, number, [&] {
     if (rows > 0) stage.session->forward(place, context_of(stage, action.microbatch, place.update));
+    after_compute();
   });
   if (versions_.size() < versions_.capacity()) versions_.push_back({stage.stage, number, place.version, -1});
-  if (stage.stage == facts_.loss_stage()) tell_metrics(stage, action.microbatch);
+  if (stage.stage != facts_.loss_stage()) return;
+  if (waits_once_a_step()) {
+    stage.metrics_of = action.microbatch;
+  } else {
+    tell_metrics(stage, action.microbatch);
+  }
 }
 
 void Worker::tell_metrics(Stage& stage, int microbatch) {
@@ -320,6 +369,7 @@ void Worker::tell_metrics(Stage& stage, int microbatch) {
     expected = pipeline.replicas == job::Replicas::Split ? pipeline.microbatches
                                                          : pipeline.microbatches / pipeline.num_replicas(stage.stage);
   }
+  if (waits_once_a_step()) expected = 1;
   if (++stage.forwards_in_step < expected) return;
   const std::span<const int64_t> samples = stage.batch ? stage.batch->samples : std::span<const int64_t>();
   if (events_->on_step) events_->on_step(step_of(microbatch), stage.metrics, samples);
@@ -341,17 +391,17 @@ void Worker::backward(Stage& stage, const Bound& action) {
   }
   const Session::Place place = place_of(stage, action);
   if (rows > 0) {
-    int64_t begin = Timeline::now_ns();
+    const bool later = waits_once_a_step();
+    int64_t begin = later ? mark() : Timeline::now_ns();
     auto after = [&](graph::Pass pass) {
-      const int64_t end = Timeline::now_ns();
+      after_compute();
+      const int64_t end = later ? mark() : Timeline::now_ns();
       const bool updates = pass == graph::Pass::Update;  // as early as its gradient is complete
       const Activity activity = updates                           ? Activity::Step
                                 : pass == graph::Pass::Forward    ? Activity::Recompute
                                 : pass == graph::Pass::WeightGrad ? Activity::WeightGrad
                                                                   : Activity::InputGrad;
-      const Span span{begin, end, updates ? place.update : number, stage.stage, activity};
-      timeline_.keep(span);
-      timeline_.sum(span);
+      keep({begin, end, updates ? place.update : number, stage.stage, activity}, later);
       begin = end;
     };
     stage.session->backward(action.part, place, context_of(stage, action.microbatch, place.update), after);
@@ -361,7 +411,7 @@ void Worker::backward(Stage& stage, const Bound& action) {
   timed(Activity::InputGrad, stage, number, [&] {
     for (Port& port : stage.ports) {
       for (Port::Piece& piece : port.pieces) {
-        if (port.entering && !piece.gradient.empty()) std::memset(piece.gradient[gradient_slot], 0, piece.bytes);
+        if (port.entering && !piece.gradient.empty()) backend_.zero(piece.gradient[gradient_slot], piece.bytes);
       }
     }
     if (stage.session->options().microbatches > 1 || action.part == schedule::kWhole) return;
@@ -369,7 +419,7 @@ void Worker::backward(Stage& stage, const Bound& action) {
     if (action.part + 1 == static_cast<int>(stage.session->num_buckets())) {
       bucket = bucket.first(bucket.size() - stage.session->statistics().size());
     }
-    std::fill(bucket.begin(), bucket.end(), 0.0f);
+    backend_.zero(bucket.data(), bucket.size_bytes());
   });
 }
 
@@ -421,10 +471,10 @@ void Worker::reduce(Stage& stage, const Bound& action) {
     }
     const auto share = static_cast<float>(static_cast<double>(stage.rows_in_update) / static_cast<double>(rows_of_all));
     auto weigh = [&](std::span<float> values) {
-      if (stage.rows_in_update == 0)
-        std::fill(values.begin(), values.end(), 0.0f);
-      else if (stage.rows_in_update != rows_of_all) {
-        for (float& value : values) value *= share;
+      if (stage.rows_in_update == 0) {
+        backend_.zero(values.data(), values.size_bytes());
+      } else if (stage.rows_in_update != rows_of_all) {
+        backend_.scale(values.data(), values.size(), share);
       }
     };
     if (in_turn) weigh(gradients);
@@ -443,8 +493,32 @@ void Worker::step(Stage& stage, const Bound& action) {
   } else {
     stage.rows_in_update = 0;
   }
-  timed(Activity::Step, stage, update,
-        [&] { stage.session->update(action.part, update, context_of(stage, 0, update)); });
+  Session& session = *stage.session;
+  const backend::StepContext context = context_of(stage, 0, update);
+  if (!session.has_loss_scale()) {
+    timed(Activity::Step, stage, update, [&] {
+      session.update(action.part, update, context);
+      after_compute();
+    });
+    return;
+  }
+  // Nothing is updated before everything was found good.
+  timed(Activity::Step, stage, update, [&] {
+    session.check_gradients(action.part, context);
+    after_compute();
+  });
+  if (action.part != schedule::kWhole && action.part + 1 < static_cast<int>(session.num_buckets())) return;
+  if (facts_.plan.pipeline.agrees_on_steps) {
+    timed(Activity::Reduce, stage, update, [&] {
+      const int everyone = facts_.plan.pipeline.num_stages();
+      endpoint_.start_sum(everyone, 0, session.overflow());
+      endpoint_.await_sum(everyone, 0);
+    });
+  }
+  timed(Activity::Step, stage, update, [&] {
+    session.update(Session::kWhole, update, context);
+    after_compute();
+  });
 }
 
 }  // namespace millrace::runtime

@@ -113,6 +113,7 @@ class Worker {
     int64_t rows_in_update = 0;
     Metrics metrics;
     int forwards_in_step = 0;
+    int metrics_of = -1;              // micro-batch whose metrics are told at the end of the list
     int forwards = 0, backwards = 0;  // of the list that is running, where its order may change
   };
   // An action with everything looked up.
@@ -166,9 +167,16 @@ class Worker {
   void reduce(Stage& stage, const Bound& action);
   void step(Stage& stage, const Bound& action);
   void take_data(Stage& stage, int microbatch, int slot);
+  void put_samples(Stage& stage, const data::Dataset& dataset, std::span<const int64_t> samples, int slot);
   void await_departures(Stage& stage, schedule::Direction direction, int slot);
   void finish_messages();
   void tell_metrics(Stage& stage, int microbatch);
+
+  bool waits_once_a_step() const;
+  void after_compute();
+  int64_t mark();
+  void keep(const Span& span, bool later);
+  void resolve_marks(int64_t list_began_ns);
 
   template <typename Body>
   void timed(Activity activity, const Stage& stage, int64_t microbatch, Body&& body);
@@ -176,11 +184,14 @@ class Worker {
   const RunFacts& facts_;
   const int index_;
   comm::Endpoint& endpoint_;
+  backend::Backend& backend_;
   int window_ = 1;
   std::vector<Stage> stages_;
   std::vector<List> lists_;
   std::vector<bool> passed_;  // reused: queues of units that were looked at
   Timeline timeline_;
+  std::vector<Span> marked_;  // of the list that is running: begin and end are marks
+  int64_t marks_ = 0;
   double train_s_ = 0;
   double exposed_s_ = 0;  // waits for messages on their way
   // Part of what the endpoint counted.
@@ -192,7 +203,10 @@ class Worker {
   int64_t first_step_ = 0;
   bool evaluating_ = false;
   const WorkerEvents* events_ = nullptr;
-  std::vector<int64_t> samples_;  // reused
+  // Reused.
+  std::vector<int64_t> samples_;
+  std::vector<float> host_images_;
+  std::vector<int32_t> host_labels_;
 
   std::atomic<const Bound*> current_{nullptr};
   std::atomic<int64_t> current_step_{0};  // the first of its list

@@ -3,8 +3,8 @@
 #include <numeric>
 #include <utility>
 
+#include "millrace/backend/style.h"
 #include "millrace/base/error.h"
-#include "millrace/graph/fuse.h"
 #include "millrace/model/model.h"
 #include "millrace/plan/loading.h"
 #include "millrace/runtime/worker.h"
@@ -29,7 +29,12 @@ size_t find_crossing(const std::vector<graph::Crossing>& crossings, graph::Value
 
 Worker::Worker(const RunFacts& facts, const Wiring& wiring, int index, comm::Endpoint& endpoint,
                backend::Backend& backend, size_t memory_limit, const std::string& limit_reason)
-    : facts_(facts), index_(index), endpoint_(endpoint), window_(wiring.window()), timeline_(kTraceSpans) {
+    : facts_(facts),
+      index_(index),
+      endpoint_(endpoint),
+      backend_(backend),
+      window_(wiring.window()),
+      timeline_(kTraceSpans) {
   const Pipeline& pipeline = facts.plan.pipeline;
   for (int s = 0; s < pipeline.num_stages(); ++s) {
     for (int r = 0; r < pipeline.num_replicas(s); ++r) {
@@ -58,7 +63,7 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   added.stage = stage;
   added.replica = replica;
   added.rows = facts_.plan.rows(stage, replica);
-  added.graph = graph::fuse(model::build(job.model, added.rows.size(), job.loss.label_smoothing));
+  added.graph = model::training_graph(job, added.rows.size());
 
   SessionOptions options;
   options.microbatches = pipeline.synchronous() ? pipeline.microbatches : 1;
@@ -71,6 +76,8 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   options.copies = {facts_.shape.slots[stage], facts_.shape.gradient_slots, pipeline.versions[stage]};
   options.recompute = job.parallel.recompute && stage != facts_.loss_stage();
   options.replicated = pipeline.num_replicas(stage) > 1;
+  options.style = backend::style_of(job.device);
+  options.loss_scale = job.loss_scale.start;
   options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
   const data::LoaderOptions loader = plan::loader_options(job, facts_.plan, stage, replica);
   if (plan::needs_loader(*facts_.train_data, facts_.plan, stage, loader)) {
@@ -131,10 +138,22 @@ void Worker::open_data(Stage& stage) {
   }
   std::vector<int64_t> samples(static_cast<size_t>(stage.rows.size()));
   std::iota(samples.begin(), samples.end(), options.ranges[0].begin);
-  for (int slot = 0; slot < session.options().copies.slots; ++slot) {
-    if (!options.images && !options.labels) continue;
-    facts_.train_data->fill(samples, 0, session.images(slot), session.labels(slot));
-  }
+  if (!options.images && !options.labels) return;
+  for (int slot = 0; slot < session.options().copies.slots; ++slot)
+    put_samples(stage, *facts_.train_data, samples, slot);
+}
+
+// Straight into the inputs where the host can reach them.
+void Worker::put_samples(Stage& stage, const data::Dataset& dataset, std::span<const int64_t> samples, int slot) {
+  Session& session = *stage.session;
+  float* images = session.images(slot);
+  int32_t* labels = session.labels(slot);
+  if (backend_.on_host()) return dataset.fill(samples, 0, images, labels);
+  const auto rows = static_cast<size_t>(stage.rows.size());
+  host_images_.resize(images ? rows * static_cast<size_t>(dataset.image_elements()) : 0);
+  host_labels_.assign(labels ? rows : 0, data::kNoLabel);
+  dataset.fill(samples, 0, images ? host_images_.data() : nullptr, labels ? host_labels_.data() : nullptr);
+  session.put_input(slot, host_images_.data(), host_labels_.data());
 }
 
 size_t Worker::planned_bytes() const {

@@ -12,7 +12,8 @@
 //   Receive              waits until the message has arrived.
 //   Reduce               starts the sum of a bucket over the replicas of the stage (micro-batch: the update).
 //   Step                 waits for the bucket, then writes the next version of its weights (micro-batch: the update;
-//                        kWhole: all weights of the stage, without a sum).
+//                        kWhole: all weights of the stage, without a sum). Where stages agree on steps, the last Step
+//                        of an update also waits until every stage has come to its own.
 //
 // Buffers. A replica keeps `slots[stage]` activation slots: micro-batch l lives in slot l % slots, from the Post (or
 // Forward) that writes it to the end of its Backward (WeightGrad). Its outgoing activation messages read the same
@@ -85,6 +86,7 @@ struct Pipeline {
   std::vector<std::vector<int>> shares;  // per stage and replica of those rows, under Replicas::Split; empty: even
   int microbatches = 1;                  // of one update, in synchronous modes
   bool multi_buffer = true;
+  bool agrees_on_steps = false;  // an update is made by all stages or by none: each waits for what the others found
   bool operator==(const Pipeline&) const = default;
 
   int num_stages() const { return static_cast<int>(stages.size()); }

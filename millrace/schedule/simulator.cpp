@@ -151,6 +151,7 @@ class Simulation {
     if (waits_.compute_only()) return {{}, 0};
     if (event.message < 0) {
       const auto& [stage, update, bucket] = event.sum;
+      if (stage < 0) return {};
       return {{&sums_free_at_s_[stage], nullptr}, costs_.reduce_s.empty() ? 0 : costs_.reduce_s[stage][bucket]};
     }
     const Message& message = waits_.messages().all()[event.message];

@@ -54,6 +54,12 @@ Waits::Waits(const Schedule& schedule) : schedule_(schedule), messages_(schedule
       }
     }
   }
+  if (pipeline.agrees_on_steps && !compute_only_ && schedule.trains) {
+    first_agreement_ = static_cast<int>(events_.size());
+    int members = 0;
+    for (const auto& workers : pipeline.stages) members += static_cast<int>(workers.size());
+    for (int update = 0; update < updates_in(schedule, 0); ++update) events_.push_back({-1, {-1, update, 0}, members});
+  }
   signals_.resize(schedule.workers.size());
   waits_.resize(schedule.workers.size());
   for (size_t w = 0; w < schedule.workers.size(); ++w) {
@@ -106,9 +112,18 @@ void Waits::add_lowered_list(const std::vector<Action>& list, int worker) {
       case Kind::Reduce: signals_[worker][i].push_back(sum_event(action)); break;
       case Kind::Step:
         if (action.part != kWhole) wait_for_all(i, {sum_event(action)});
+        if (first_agreement_ >= 0 && ends_update(action)) {
+          // What comes before it in the list is done: with the sums that are waited for, that is all there is to find.
+          signals_[worker][i - 1].push_back(first_agreement_ + action.microbatch);
+          wait_for_all(i, {first_agreement_ + action.microbatch});
+        }
         break;
     }
   }
+}
+
+bool Waits::ends_update(const Action& step) const {
+  return step.part == kWhole || step.part + 1 == schedule_.pipeline.buckets[step.stage];
 }
 
 int Waits::sum_event(const Action& action) const {

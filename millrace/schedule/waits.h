@@ -1,5 +1,6 @@
 // What actions wait for across lists. Workers meet in events: a message passes once it is sent and its buffer is open
-// at the other end; a bucket is summed once every replica has offered its gradients. An action signals events, others
+// at the other end; a bucket is summed once every replica has offered its gradients; an update is agreed on once every
+// replica of every stage has its gradients. An action signals events, others
 // wait until they have happened. The prover asks whether all can happen, the simulator when they do.
 #pragma once
 
@@ -17,7 +18,7 @@ struct Sum {
 };
 
 struct Event {
-  int message = -1;  // in Waits::messages; -1: a sum
+  int message = -1;  // in Waits::messages; -1: a sum, or agreement where the sum has no stage
   Sum sum;
   int signals = 0;  // that it takes
 };
@@ -37,13 +38,14 @@ class Waits {
   void add_compute_list(const std::vector<Action>& list, int worker);
   void add_lowered_list(const std::vector<Action>& list, int worker);
   int sum_event(const Action& action) const;
+  bool ends_update(const Action& step) const;
 
   const Schedule& schedule_;
   const MessageList messages_;
   bool compute_only_ = true;
   std::vector<Event> events_;   // messages first, at their own numbers
   std::vector<int> first_sum_;  // event of each stage's first bucket; -1: not replicated
-  int num_updates_ = 0;
+  int first_agreement_ = -1;    // event of the first update; -1: nothing is agreed on
   std::vector<std::vector<std::vector<int>>> signals_, waits_;
 };
 

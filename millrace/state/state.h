@@ -21,8 +21,10 @@ struct Tensor {
 struct State {
   std::map<std::string, Tensor> params;    // parameters and running statistics
   std::map<std::string, Tensor> velocity;  // of the optimizer; one that is missing is zero
-  int64_t step = 0;                        // steps done
-  int64_t samples = 0;                     // samples seen
+  // fp16: the scale, good steps since it last changed, steps left out; empty: as the job says
+  std::vector<float> loss_scale = {};
+  int64_t step = 0;     // steps done
+  int64_t samples = 0;  // samples seen
   bool operator==(const State&) const = default;
 };
 

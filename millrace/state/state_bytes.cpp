@@ -62,6 +62,9 @@ std::string to_bytes(const State& state) {
   std::string out;
   put_tensors(out, state.params);
   put_tensors(out, state.velocity);
+  const uint64_t count = state.loss_scale.size();
+  put(out, &count, sizeof count);
+  put(out, state.loss_scale.data(), count * sizeof(float));
   return out;
 }
 
@@ -70,6 +73,10 @@ State state_from_bytes(const std::string& bytes) {
   State state;
   state.params = reader.tensors();
   state.velocity = reader.tensors();
+  uint64_t count = 0;
+  reader.take(&count, sizeof count);
+  state.loss_scale.resize(count);
+  reader.take(state.loss_scale.data(), count * sizeof(float));
   return state;
 }
 

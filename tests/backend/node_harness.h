@@ -15,6 +15,7 @@
 #include <limits>
 #include <map>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ struct NodeSpec {
   bool saves_for_backward = true;                    // max pooling writes argmax, the loss probabilities
   bool velocity = true;                              // SgdStep
   bool gradient_sum = false;                         // SgdStep: dw is a sum over micro-batches
+  bool loss_scale = false;                           // SgdStep and the loss's InputGrad: gradients carry a factor
+  bool dy2 = false;                                  // BatchNorm InputGrad: the gradient comes in two parts
+  bool output_again = false;                         // BatchNorm InputGrad: y is made once more
   graph::ParamRole role = graph::ParamRole::Weight;  // SgdStep: of the parameter
   std::vector<graph::InPlace> in_place = {};         // taken up, not only permitted
   std::string name = "node";
@@ -134,12 +138,12 @@ class NodeBuilder {
         updates("total", BufferRole::GradientSum);
         reads("part", spec_.x, BufferRole::WeightGradient, spec_.dtype, graph::ParamRole::Weight);
         break;
-      case OpKind::SgdStep:
-        updates("w", BufferRole::Weight);
-        reads("dw", spec_.x, spec_.gradient_sum ? BufferRole::GradientSum : BufferRole::WeightGradient, spec_.dtype,
-              spec_.role);
-        if (spec_.velocity) updates("velocity", BufferRole::Velocity);
+      case OpKind::CheckFinite:
+        reads("dw", spec_.x, BufferRole::WeightGradient, weight_type(), spec_.role);
+        one_.program.nodes[0].writes.push_back(loss_scale());
         break;
+      case OpKind::SgdStep: sgd_step(); break;
+      case OpKind::AdjustScale: one_.program.nodes[0].writes.push_back(loss_scale()); break;
     }
     return std::move(one_);
   }
@@ -151,7 +155,7 @@ class NodeBuilder {
   BufferId add(const std::string& name, const Shape& shape, BufferRole role, DType dtype, graph::ParamRole param_role) {
     int param = graph::kNone;
     if (role == BufferRole::Weight || role == BufferRole::Statistic || role == BufferRole::WeightGradient ||
-        role == BufferRole::GradientSum || role == BufferRole::Velocity) {
+        role == BufferRole::GradientSum || role == BufferRole::Velocity || role == BufferRole::Master) {
       param = static_cast<int>(one_.graph.params.size());
       one_.graph.params.push_back({name, shape, param_role, {}});
       one_.graph.ops[0].params.push_back(param);
@@ -174,8 +178,30 @@ class NodeBuilder {
     one_.program.nodes[0].writes.push_back(add(name, shape, role, dtype, param_role));
   }
   // Read and written in one place.
-  void updates(const std::string& name, BufferRole role) {
-    one_.program.nodes[0].writes.push_back(reads(name, spec_.x, role, spec_.dtype, spec_.role));
+  void updates(const std::string& name, BufferRole role) { updates(name, role, wide(spec_.dtype)); }
+  void updates(const std::string& name, BufferRole role, DType dtype) {
+    one_.program.nodes[0].writes.push_back(reads(name, spec_.x, role, dtype, spec_.role));
+  }
+  BufferId loss_scale() {
+    return one_.program.loss_scale =
+               reads("loss_scale", {graph::kNumLossScaleFields}, BufferRole::LossScale, DType::F32);
+  }
+
+  // Of the parameter that SgdStep updates; those of normalisation are wide.
+  DType weight_type() const {
+    const bool is_factor = spec_.role == graph::ParamRole::Weight || spec_.role == graph::ParamRole::Bias;
+    return is_factor ? spec_.dtype : wide(spec_.dtype);
+  }
+  void sgd_step() {
+    updates("w", BufferRole::Weight, weight_type());
+    if (spec_.gradient_sum) {
+      reads("dw", spec_.x, BufferRole::GradientSum, wide(spec_.dtype), spec_.role);
+    } else {
+      reads("dw", spec_.x, BufferRole::WeightGradient, weight_type(), spec_.role);
+    }
+    if (spec_.velocity) updates("velocity", BufferRole::Velocity);
+    if (is_half(spec_.dtype)) updates("master", BufferRole::Master);
+    if (spec_.loss_scale) loss_scale();
   }
 
   void value_to_value() {
@@ -210,9 +236,9 @@ class NodeBuilder {
   void batch_norm() {
     const auto& attrs = std::get<graph::BatchNormAttrs>(spec_.attrs);
     const Shape per_channel{spec_.x[1]}, pair{2, spec_.x[1]};
-    const DType dtype = spec_.dtype;
+    const DType dtype = wide(spec_.dtype);
     if (spec_.pass == Pass::WeightGrad) {
-      reads("dsums", pair, BufferRole::Gradient);
+      reads("dsums", pair, BufferRole::Gradient, dtype);
       writes("dscale", per_channel, BufferRole::WeightGradient, dtype, graph::ParamRole::NormScale);
       writes("dshift", per_channel, BufferRole::WeightGradient, dtype, graph::ParamRole::NormShift);
       return;
@@ -222,11 +248,13 @@ class NodeBuilder {
     reads("scale", per_channel, BufferRole::Weight, dtype, graph::ParamRole::NormScale);
     reads("shift", per_channel, BufferRole::Weight, dtype, graph::ParamRole::NormShift);
     if (spec_.pass == Pass::InputGrad) {
-      reads("saved", pair, BufferRole::Activation);
+      reads("saved", pair, BufferRole::Activation, dtype);
       if (attrs.residual && attrs.relu) reads("y", y_, BufferRole::Activation);
+      if (spec_.dy2) reads("dy2", y_, BufferRole::Gradient);
       writes("dx", spec_.x, BufferRole::Gradient);
-      writes("dsums", pair, BufferRole::Gradient);
+      writes("dsums", pair, BufferRole::Gradient, dtype);
       if (attrs.residual) writes("dresidual", y_, BufferRole::Gradient);
+      if (spec_.output_again) writes("y again", y_, BufferRole::Activation);
       return;
     }
     const BufferId mean = reads("mean", per_channel, BufferRole::Statistic, dtype, graph::ParamRole::RunningMean);
@@ -235,22 +263,23 @@ class NodeBuilder {
     if (attrs.residual) reads("residual", y_, BufferRole::Activation);
     writes("y", y_, BufferRole::Activation);
     if (spec_.pass == Pass::Evaluate) return;
-    writes("saved", pair, BufferRole::Activation);
+    writes("saved", pair, BufferRole::Activation, dtype);
     one_.program.nodes[0].writes.push_back(mean);
     one_.program.nodes[0].writes.push_back(variance);
   }
 
   void loss() {
     const bool grad = spec_.pass == Pass::InputGrad;
-    reads(grad ? "probabilities" : "logits", spec_.x, BufferRole::Activation);
+    reads(grad ? "probabilities" : "logits", spec_.x, BufferRole::Activation, grad ? wide(spec_.dtype) : spec_.dtype);
     one_.program.labels = reads("labels", {spec_.x[0]}, BufferRole::Input, DType::I32);
     if (grad) {
+      if (spec_.loss_scale) loss_scale();
       writes("dlogits", spec_.x, BufferRole::Gradient);
       return;
     }
     writes("metrics", {graph::kNumMetrics}, BufferRole::Metric, DType::F64);
     one_.program.metrics = one_.node().writes[0];
-    if (spec_.saves_for_backward) writes("probabilities", spec_.x, BufferRole::Activation);
+    if (spec_.saves_for_backward) writes("probabilities", spec_.x, BufferRole::Activation, wide(spec_.dtype));
   }
 
   const NodeSpec& spec_;
@@ -312,6 +341,15 @@ inline void to_saved(double epsilon, const Shape& shape, const std::vector<float
   }
 }
 
+inline const Shape& buffer_shape(const OneNode& one, const std::string& name) {
+  for (const graph::Buffer& buffer : one.program.buffers) {
+    if (buffer.name == name) return buffer.shape;
+  }
+  throw std::logic_error("the node has no buffer " + name);
+}
+
+constexpr float kLossScale = 1024;
+
 // Numbers for what a node reads: uniform in [-1, 1), except where only some numbers make sense.
 inline Plain random_plain(const OneNode& one, const StepContext& context, uint64_t seed) {
   const NodeView view = one.view();
@@ -331,7 +369,12 @@ inline Plain random_plain(const OneNode& one, const StepContext& context, uint64
     } else if (buffer.name == "argmax") {
       to_argmax(view.attrs<graph::PoolAttrs>().window, view.write(0), buffer.shape, values);
     } else if (buffer.name == "saved") {
-      to_saved(view.attrs<graph::BatchNormAttrs>().epsilon, view.read(1), plain.at("x"), context.rows, values);
+      to_saved(view.attrs<graph::BatchNormAttrs>().epsilon, buffer_shape(one, "x"), plain.at("x"), context.rows,
+               values);
+    } else if (buffer.name == "master") {
+      values = plain.at("w");
+    } else if (buffer.name == "loss_scale") {
+      values = {kLossScale, 1 / kLossScale, 0, 0, 0};
     }
   }
   return plain;
@@ -380,14 +423,18 @@ class NodeRun {
     for (BufferId id : one_.node().writes) {
       if (one_.reads(id) || home_[id] != id) continue;
       const graph::Buffer& buffer = one_.buffer(id);
-      const bool has_nan = buffer.dtype == DType::F32 || buffer.dtype == DType::F64;
+      const bool has_nan = buffer.dtype != DType::I32 && buffer.dtype != DType::U8;
       const float poison = has_nan ? std::numeric_limits<float>::quiet_NaN() : 255;
       upload(id, std::vector<float>(buffer.shape.elements(), buffer.role == BufferRole::Metric ? 0 : poison));
     }
     for (BufferId id : one_.node().reads) upload(id, plain.at(one_.buffer(id).name));
   }
 
-  void run(const StepContext& context) { task_(context); }
+  void run(const StepContext& context) {
+    backend_.begin(context);
+    task_(context);
+    backend_.wait();
+  }
 
   Plain results() const {
     Plain plain;
@@ -399,7 +446,7 @@ class NodeRun {
     return plain;
   }
 
-  // Where a buffer lies: for backends that keep it plain and in host memory.
+  // Where a buffer lies, in the memory and the layout of the backend.
   void* memory(BufferId id) const { return memory_[home_[id]]; }
 
  private:

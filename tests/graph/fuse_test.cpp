@@ -108,11 +108,19 @@ TEST(Fuse, ASumReadTwiceKeepsItsRelu) {
   EXPECT_EQ(summary(fuse(finish(b, x))), with_tail({"conv2d c", "batch_norm n +add", "relu r", "add a2"}));
 }
 
-TEST(Fuse, ReluOfPoolAndAddStays) {
+TEST(Fuse, ReluOfAveragePoolAndAddStays) {
   Builder b = net();
-  ValueId x = b.relu("r1", b.max_pool("p", b.images(), Window::square(3, 1, 1)));
+  ValueId x = b.relu("r1", b.avg_pool("p", b.images(), Window::square(3, 1, 1), true));
   x = b.relu("r2", b.add("a", x, conv(b, "c", x)));
-  EXPECT_EQ(summary(fuse(finish(b, x))), with_tail({"max_pool p", "relu r1", "conv2d c", "add a", "relu r2"}));
+  EXPECT_EQ(summary(fuse(finish(b, x))), with_tail({"avg_pool p", "relu r1", "conv2d c", "add a", "relu r2"}));
+}
+
+TEST(Fuse, MaxPoolTakesItsRelu) {
+  Builder b = net();
+  const ValueId x = b.relu("r", b.max_pool("p", b.images(), Window::square(3, 1, 1)));
+  const Graph fused = fuse(finish(b, x));
+  EXPECT_EQ(summary(fused), with_tail({"max_pool p"}));
+  EXPECT_TRUE(std::get<PoolAttrs>(fused.ops[0].attrs).relu);
 }
 
 TEST(Fuse, ParametersAndShapesStay) {

@@ -187,7 +187,7 @@ TEST(Reader, UnknownChoicesAreRefusedWithTheList) {
   EXPECT_THAT(parsing("schedule: {kind: cosin}\n"),
               refuses("job.yaml:2: schedule.kind: \"cosin\" is not one of constant, step, cosine, polynomial; "
                       "did you mean cosine?"));
-  EXPECT_THAT(parsing("device: tpu7\n"), refuses("job.yaml:2: device: \"tpu7\" is not one of cpu, reference"));
+  EXPECT_THAT(parsing("device: tpu7\n"), refuses("job.yaml:2: device: \"tpu7\" is not one of cpu, cuda, reference"));
   EXPECT_THAT(parsing("model: {name: resnet51}\n"),
               refuses("job.yaml:2: model.name: \"resnet51\" is not one of alexnet, alexnet_small, vgg16, vgg16_bn, "
                       "resnet18, resnet34, "
@@ -195,12 +195,10 @@ TEST(Reader, UnknownChoicesAreRefusedWithTheList) {
 }
 
 TEST(Reader, WhatIsNotBuiltYetIsSaidToBeSo) {
-  EXPECT_THAT(parsing("device: cuda\n"),
-              refuses("job.yaml:2: device cuda is not built yet in this version; write device: cpu"));
-  EXPECT_THAT(parsing("precision: bf16\n"),
-              refuses("job.yaml:2: precision bf16 is not built yet in this version; write precision: fp32"));
-  EXPECT_THAT(setting("device=cuda"),
-              refuses("--set device=cuda: device cuda is not built yet in this version; write device=cpu"));
+  EXPECT_THAT(parsing("precision: fp64\n"),
+              refuses("job.yaml:2: precision fp64 is not built yet in this version; write precision: fp32"));
+  EXPECT_THAT(setting("precision=fp64"),
+              refuses("--set precision=fp64: precision fp64 is not built yet in this version; write precision=fp32"));
 }
 
 TEST(Reader, AKeyGivenTwiceIsRefused) {
@@ -260,9 +258,9 @@ TEST(Reader, DamagedJobsAreReadOrRefusedInOneLine) {
 }
 
 TEST(Reader, WhatASetReplacesIsNotLookedAt) {
-  const std::string job = "precision: fp16\nbatch: 8\n";
+  const std::string job = "precision: fp64\nbatch: 8\n";
   EXPECT_THAT([&] { parse_job(job, "job.yaml", {}); },
-              refuses("job.yaml:1: precision fp16 is not built yet in this version; write precision: fp32"));
+              refuses("job.yaml:1: precision fp64 is not built yet in this version; write precision: fp32"));
   EXPECT_EQ(parse_job(job, "job.yaml", {"precision=fp32", "steps=1"}).precision, Precision::Fp32);
   EXPECT_THAT([] { parse_job("batch: {a: 1}\n", "job.yaml", {"batch=4"}); }, refuses(StartsWith("job.yaml:1: batch")));
 }

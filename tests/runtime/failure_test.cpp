@@ -56,8 +56,8 @@ class BreakingProcess : public comm::Process {
     num_workers_ = topology.num_workers;
     inner_->open(topology);
   }
-  std::unique_ptr<comm::Endpoint> connect(int worker) override {
-    auto endpoint = inner_->connect(worker);
+  std::unique_ptr<comm::Endpoint> connect(int worker, backend::Memory& memory) override {
+    auto endpoint = inner_->connect(worker, memory);
     if (worker != worker_) return endpoint;
     return std::make_unique<BreakingEndpoint>(std::move(endpoint), num_workers_, breaks_at_);
   }

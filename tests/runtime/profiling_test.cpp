@@ -42,8 +42,8 @@ TEST(Profiling, BytesAreThoseOfTheBuffers) {
   EXPECT_EQ(named(profile, "c1").output_bytes, 4 * 8 * 12 * 12 * 4);
   EXPECT_EQ(named(profile, "c1").kept_bytes, 0);
   EXPECT_EQ(named(profile, "c1").param_bytes, (8 * 3 * 9 + 8) * 4);
-  // A pool keeps one byte an element to find its maximum.
-  EXPECT_EQ(named(profile, "p1").kept_bytes, 4 * 8 * 6 * 6);
+  // A pool keeps one byte an element to find its maximum; its output is what c2's weight gradient reads.
+  EXPECT_EQ(named(profile, "p1").kept_bytes, 4 * 8 * 6 * 6 * (1 + 4));
   // The mask of c2's own ReLU is its output.
   EXPECT_EQ(named(profile, "c2").kept_bytes, named(profile, "c2").output_bytes);
   EXPECT_EQ(named(profile, "loss").output_bytes, 0);

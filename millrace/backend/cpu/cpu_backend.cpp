@@ -64,6 +64,8 @@ class CpuBackend : public Backend {
       case OpKind::Add:
       case OpKind::Accumulate: return cpu::prepare_add(view, floats);
       case OpKind::SgdStep: return cpu::prepare_sgd(view, floats, sgd_);
+      case OpKind::CheckFinite:
+      case OpKind::AdjustScale: break;  // only with f16
     }
     fail_run("no CPU kernel for {}", name_of(view.node.kind));
   }
@@ -84,6 +86,8 @@ class CpuBackend : public Backend {
                          blocked.data());
         return convert(blocked.data(), blocked.size(), static_cast<uint8_t*>(device));
       }
+      case DType::F16:
+      case DType::BF16: fail_input("the CPU computes in f32, buffer \"{}\" is {}", buffer.name, name_of(buffer.dtype));
     }
   }
 
@@ -103,6 +107,8 @@ class CpuBackend : public Backend {
         return cpu::reorder_now(*dnn_, cpu::blocked_desc(buffer.shape), blocked.data(), cpu::plain_desc(buffer.shape),
                                 plain.data());
       }
+      case DType::F16:
+      case DType::BF16: fail_input("the CPU computes in f32, buffer \"{}\" is {}", buffer.name, name_of(buffer.dtype));
     }
   }
 

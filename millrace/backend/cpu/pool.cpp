@@ -45,8 +45,12 @@ void over_outputs(const BlockedShape& x, const BlockedShape& y, const Window& w,
   }
 }
 
+// Of an output that the ReLU stops; no window has so many places.
+constexpr int kNoPlace = 255;
+
 template <bool kArgmax>
-Task bind_max(const BlockedShape& xs, const BlockedShape& ys, const Window& w, const Bindings& bind) {
+Task bind_max(const BlockedShape& xs, const BlockedShape& ys, const PoolAttrs& attrs, const Bindings& bind) {
+  const Window w = attrs.window;
   const auto* x = bind.read<Lanes>(0);
   auto* y = bind.write<Lanes>(0);
   auto* argmax = kArgmax ? bind.write<LaneBytes>(1) : nullptr;
@@ -65,6 +69,11 @@ Task bind_max(const BlockedShape& xs, const BlockedShape& ys, const Window& w, c
             best = select(wins, value, best);
             if constexpr (kArgmax) place = wins ? LaneMask{} + (kh * w.kernel_w + kw) : place;
           }
+        }
+        if (attrs.relu) {
+          const LaneMask stopped = best <= 0.0f;
+          best = select(stopped, Lanes{}, best);
+          if constexpr (kArgmax) place = stopped ? LaneMask{} + kNoPlace : place;
         }
         y[y0 + o] = best;
         if constexpr (kArgmax) argmax[y0 + o] = __builtin_convertvector(place, LaneBytes);
@@ -198,9 +207,7 @@ Kernel prepare_pool(const NodeView& view) {
     kernel.bind = [=](const Bindings& bind) { return bind_max_grad(x, y, attrs.window, bind); };
   } else {
     const bool argmax = view.num_writes() == 2;
-    kernel.bind = [=](const Bindings& bind) {
-      return (argmax ? bind_max<true> : bind_max<false>)(x, y, attrs.window, bind);
-    };
+    kernel.bind = [=](const Bindings& bind) { return (argmax ? bind_max<true> : bind_max<false>)(x, y, attrs, bind); };
   }
   return kernel;
 }

@@ -83,8 +83,8 @@ void evaluate(const Geometry& g, const graph::BatchNormAttrs& attrs, const Forwa
 
 template <typename T>
 struct InputGrad {
-  const T *dy, *x, *scale, *shift, *saved, *y;
-  T *dx, *dsums, *dresidual;
+  const T *dy, *dy2, *x, *scale, *shift, *saved, *y;
+  T *dx, *dsums, *dresidual, *y_again;
 };
 
 template <typename T>
@@ -94,9 +94,10 @@ void input_grad(const Geometry& g, const graph::BatchNormAttrs& attrs, int64_t s
     const Channel channel{of.saved[c], of.saved[g.channels + c], of.scale[c], of.shift[c]};
     // The gradient in front of the ReLU.
     const auto dz_at = [&](int64_t e) -> double {
-      if (!attrs.relu) return of.dy[e];
+      const double dy = of.dy2 ? static_cast<double>(of.dy[e]) + of.dy2[e] : of.dy[e];
+      if (!attrs.relu) return dy;
       const bool passes = of.y ? of.y[e] > 0 : channel.apply(of.x[e]) > 0;
-      return passes ? of.dy[e] : 0;
+      return passes ? dy : 0;
     };
 
     double dscale = 0, dshift = 0;
@@ -114,6 +115,10 @@ void input_grad(const Geometry& g, const graph::BatchNormAttrs& attrs, int64_t s
       for (int64_t i = 0; i < g.area; ++i) {
         const int64_t e = g.at(n, c, i);
         double dz = 0, dx = 0;
+        if (of.y_again) {  // for a weight gradient, to which padding gives nothing
+          const double y = n < samples ? channel.apply(of.x[e]) : 0;
+          of.y_again[e] = static_cast<T>(attrs.relu ? relu(y) : y);
+        }
         if (n < samples) {
           dz = dz_at(e);
           dx = channel.scale * channel.invstd * (dz - dshift / count - channel.normalised(of.x[e]) * dscale / count);
@@ -152,9 +157,11 @@ Kernel prepare_batch_norm(const NodeView& view) {
     case graph::Pass::InputGrad: {
       const Geometry g(view.read(0));
       const bool reads_y = attrs.residual && attrs.relu;
-      const bool has_dresidual = view.num_writes() > 2;
+      const bool has_dresidual = attrs.residual && view.num_writes() > 2;
+      const bool has_y_again = !attrs.residual && view.num_writes() > 2, has_dy2 = view.num_reads() > 6;
       return plain_kernel(view, [=]<typename T>(const Bindings& at) -> Task {
         const InputGrad<T> of{.dy = at.read<T>(0),
+                              .dy2 = has_dy2 ? at.read<T>(6) : nullptr,
                               .x = at.read<T>(1),
                               .scale = at.read<T>(2),
                               .shift = at.read<T>(3),
@@ -162,7 +169,8 @@ Kernel prepare_batch_norm(const NodeView& view) {
                               .y = reads_y ? at.read<T>(5) : nullptr,
                               .dx = at.write<T>(0),
                               .dsums = at.write<T>(1),
-                              .dresidual = has_dresidual ? at.write<T>(2) : nullptr};
+                              .dresidual = has_dresidual ? at.write<T>(2) : nullptr,
+                              .y_again = has_y_again ? at.write<T>(2) : nullptr};
         return [=](const StepContext& context) { input_grad(g, attrs, context.rows, of); };
       });
     }

@@ -10,7 +10,7 @@ namespace {
 struct Geometry {
   Nchw x, y;
   graph::Window window;
-  bool count_pad;
+  bool count_pad, relu;
 
   // Input row and column under window cell (kh, kw) of output (oh, ow).
   int64_t in_h(int64_t oh, int64_t kh) const {
@@ -23,7 +23,7 @@ struct Geometry {
 
 Geometry geometry(const NodeView& view, const Shape& x, const Shape& y) {
   const auto& attrs = view.attrs<graph::PoolAttrs>();
-  return {Nchw(x), Nchw(y), attrs.window, attrs.count_pad};
+  return {Nchw(x), Nchw(y), attrs.window, attrs.count_pad, attrs.relu};
 }
 
 // Calls visit(n, c, oh, ow) for every output.
@@ -37,6 +37,9 @@ void for_each_output(const Nchw& y, Visit visit) {
     }
   }
 }
+
+// Of an output that the ReLU stops; no window has so many cells.
+constexpr int kNoCell = 255;
 
 template <typename T>
 void max_forward(const Geometry& g, const T* x, T* y, uint8_t* argmax) {
@@ -55,6 +58,7 @@ void max_forward(const Geometry& g, const T* x, T* y, uint8_t* argmax) {
         best_cell = kh * g.window.kernel_w + kw;
       }
     }
+    if (g.relu && best <= 0) best = 0, best_cell = kNoCell;
     y[g.y.at(n, c, oh, ow)] = best;
     // A window wholly in padding has no winner; its cell 0 is padding too, where max_input_grad drops the gradient.
     if (argmax) argmax[g.y.at(n, c, oh, ow)] = static_cast<uint8_t>(std::max(best_cell, 0));
@@ -66,6 +70,7 @@ void max_input_grad(const Geometry& g, const T* dy, const uint8_t* argmax, T* dx
   std::fill_n(dx, g.x.n * g.x.c * g.x.h * g.x.w, T{0});
   for_each_output(g.y, [&](int64_t n, int64_t c, int64_t oh, int64_t ow) {
     const int cell = argmax[g.y.at(n, c, oh, ow)];
+    if (g.relu && cell == kNoCell) return;
     const int64_t ih = g.in_h(oh, cell / g.window.kernel_w), iw = g.in_w(ow, cell % g.window.kernel_w);
     if (g.x.inside(ih, iw)) dx[g.x.at(n, c, ih, iw)] += dy[g.y.at(n, c, oh, ow)];
   });
@@ -152,8 +157,8 @@ Kernel prepare_max_pool(const NodeView& view) {
     case graph::Pass::Evaluate: {
       const Geometry g = geometry(view, view.read(0), view.write(0));
       const bool has_argmax = view.num_writes() > 1;
-      if (has_argmax && window.kernel_h * window.kernel_w > 256) {
-        fail_input("{}: max pooling over {}x{}: a window of at most 256 cells can be trained", view.node.name,
+      if (has_argmax && window.kernel_h * window.kernel_w > 255) {
+        fail_input("{}: max pooling over {}x{}: a window of at most 255 cells can be trained", view.node.name,
                    window.kernel_h, window.kernel_w);
       }
       return plain_kernel(view, [=]<typename T>(const Bindings& at) -> Task {

@@ -23,6 +23,10 @@ void load(const void* device, std::span<float> plain) {
   std::transform(from, from + plain.size(), plain.begin(), [](T x) { return static_cast<float>(x); });
 }
 
+[[noreturn]] void refuse_type(const graph::Buffer& buffer) {
+  fail_input("the reference backend computes in f32 or f64, buffer \"{}\" is {}", buffer.name, name_of(buffer.dtype));
+}
+
 class ReferenceBackend final : public Backend {
  public:
   explicit ReferenceBackend(const SgdOptions& sgd) : sgd_(sgd) {}
@@ -50,6 +54,8 @@ class ReferenceBackend final : public Backend {
       case OpKind::SoftmaxCrossEntropy: return reference::prepare_softmax_cross_entropy(view);
       case OpKind::Accumulate: return reference::prepare_accumulate(view);
       case OpKind::SgdStep: return reference::prepare_sgd_step(view, sgd_);
+      case OpKind::CheckFinite:
+      case OpKind::AdjustScale: break;  // only with f16
     }
     reference::refuse_pass(view);
   }
@@ -63,6 +69,8 @@ class ReferenceBackend final : public Backend {
       case DType::F64: return store<double>(plain, device);
       case DType::I32: return store<int32_t>(plain, device);
       case DType::U8: return store<uint8_t>(plain, device);
+      case DType::F16:
+      case DType::BF16: refuse_type(it);
     }
   }
 
@@ -75,6 +83,8 @@ class ReferenceBackend final : public Backend {
       case DType::F64: return load<double>(device, plain);
       case DType::I32: return load<int32_t>(device, plain);
       case DType::U8: return load<uint8_t>(device, plain);
+      case DType::F16:
+      case DType::BF16: refuse_type(it);
     }
   }
 

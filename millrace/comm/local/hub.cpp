@@ -1,7 +1,6 @@
 #include "millrace/comm/local/hub.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace millrace::comm {
@@ -17,7 +16,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 class LocalEndpoint : public Endpoint {
  public:
-  LocalEndpoint(LocalHub& hub, int worker) : Endpoint(worker, hub.topology_.num_workers), hub_(hub) {
+  LocalEndpoint(LocalHub& hub, int worker, backend::Memory& memory)
+      : Endpoint(worker, hub.topology_.num_workers), hub_(hub), memory_(memory) {
     for (const Group& group : hub.topology_.groups) {
       const auto& workers = group.workers;
       member_.push_back(static_cast<int>(std::find(workers.begin(), workers.end(), worker) - workers.begin()));
@@ -78,7 +78,7 @@ class LocalEndpoint : public Endpoint {
     const uint8_t other = place.sides.fetch_or(side, std::memory_order_acq_rel);
     if (other != 0) {
       const auto start = std::chrono::steady_clock::now();
-      std::memcpy(place.to, place.from, bytes);
+      memory_.copy(place.to, place.from, bytes);
       count_message(seconds_since(start), bytes);
       place.sides.store(0, std::memory_order_relaxed);
       place.completions.fetch_add(1, std::memory_order_release);
@@ -95,20 +95,20 @@ class LocalEndpoint : public Endpoint {
   }
 
   // This member's elements of everyone's data, added in the order of the members.
-  static void add_share(LocalHub::Sum& sum, int member) {
+  void add_share(LocalHub::Sum& sum, int member) {
     const size_t members = sum.data.size(), floats = sum.data[0].size();
     const size_t begin = floats * member / members, end = floats * (member + 1) / members;
     float* total = sum.data[0].data();
     for (size_t other = 1; other < members; ++other) {
-      const float* part = sum.data[other].data();
-      for (size_t i = begin; i < end; ++i) total[i] += part[i];
+      memory_.add(total + begin, sum.data[other].data() + begin, end - begin);
     }
     for (size_t other = 1; other < members; ++other) {
-      std::memcpy(sum.data[other].data() + begin, total + begin, (end - begin) * sizeof(float));
+      memory_.copy(sum.data[other].data() + begin, total + begin, (end - begin) * sizeof(float));
     }
   }
 
   LocalHub& hub_;
+  backend::Memory& memory_;
   std::vector<int> member_;                    // per group
   std::vector<std::vector<uint32_t>> rounds_;  // per group and bucket: sums awaited
 };
@@ -123,6 +123,8 @@ LocalHub::LocalHub(Topology topology) : topology_(std::move(topology)), places_(
   }
 }
 
-std::unique_ptr<Endpoint> LocalHub::connect(int worker) { return std::make_unique<LocalEndpoint>(*this, worker); }
+std::unique_ptr<Endpoint> LocalHub::connect(int worker, backend::Memory& memory) {
+  return std::make_unique<LocalEndpoint>(*this, worker, memory);
+}
 
 }  // namespace millrace::comm

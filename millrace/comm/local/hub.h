@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "millrace/backend/memory.h"
 #include "millrace/comm/endpoint.h"
 
 namespace millrace::comm {
@@ -14,8 +15,8 @@ class LocalHub {
  public:
   explicit LocalHub(Topology topology);
 
-  // The hub must outlive its endpoints; each worker makes one.
-  std::unique_ptr<Endpoint> connect(int worker);
+  // The hub must outlive its endpoints; each worker makes one, with the memory its messages lie in.
+  std::unique_ptr<Endpoint> connect(int worker, backend::Memory& memory);
   void abort() { aborted_.store(true); }
 
  private:

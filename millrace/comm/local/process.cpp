@@ -17,12 +17,15 @@ class LocalProcess : public Process {
   int size_on_host() const override { return 1; }
 
   void open(const Topology& topology) override { hub_ = std::make_unique<LocalHub>(topology); }
-  std::unique_ptr<Endpoint> connect(int worker) override { return hub_->connect(worker); }
+  std::unique_ptr<Endpoint> connect(int worker, backend::Memory& memory) override {
+    return hub_->connect(worker, memory);
+  }
 
   void tell(const Event& event) override {
     const std::lock_guard lock(mutex_);
     if (aborted_) throw Aborted();
     events_.push_back(event);
+    events_.back().at = std::chrono::steady_clock::now();
     changed_.notify_one();
   }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "millrace/base/error.h"
+#include "millrace/comm/staged_endpoint.h"
 
 namespace millrace::comm {
 namespace {
@@ -189,7 +190,11 @@ void MpiProcess::open(const Topology& topology) {
   sum_engine_ = std::move(engine);
 }
 
-std::unique_ptr<Endpoint> MpiProcess::connect(int worker) { return std::make_unique<MpiEndpoint>(*this, worker); }
+std::unique_ptr<Endpoint> MpiProcess::connect(int worker, backend::Memory& memory) {
+  auto endpoint = std::make_unique<MpiEndpoint>(*this, worker);
+  if (memory.on_host()) return endpoint;
+  return std::make_unique<StagedEndpoint>(std::move(endpoint), topology_.num_workers, memory);
+}
 
 void MpiProcess::show(std::function<std::string()> doing) { peer_watch_->show(std::move(doing)); }
 
@@ -223,6 +228,7 @@ void MpiProcess::serve() {
 void MpiProcess::take_event(const Event& event) {
   const std::lock_guard lock(mutex_);
   queue_.push_back(event);
+  queue_.back().at = std::chrono::steady_clock::now();
   changed_.notify_one();
 }
 

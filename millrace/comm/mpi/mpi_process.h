@@ -33,7 +33,7 @@ class MpiProcess : public Process {
   int size_on_host() const override { return size_on_host_; }
 
   void open(const Topology& topology) override;
-  std::unique_ptr<Endpoint> connect(int worker) override;
+  std::unique_ptr<Endpoint> connect(int worker, backend::Memory& memory) override;
   void tell(const Event& event) override;
   std::optional<Event> next_event(std::chrono::milliseconds wait) override;
   std::vector<std::string> gather(const std::string& text) override;
