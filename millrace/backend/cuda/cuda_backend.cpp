@@ -1,0 +1,290 @@
+#include "millrace/backend/cuda/cuda_backend.h"
+
+#include <nvtx3/nvToolsExt.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "millrace/backend/cuda/conv.h"
+#include "millrace/backend/cuda/host_calls.h"
+#include "millrace/backend/cuda/kernels.h"
+#include "millrace/backend/cuda/layout.h"
+#include "millrace/backend/cuda/matmul.h"
+#include "millrace/backend/cuda/stem.h"
+#include "millrace/backend/cuda/trial.h"
+#include "millrace/backend/cuda_library.h"
+#include "millrace/base/error.h"
+
+namespace millrace::backend {
+namespace cuda {
+
+void check(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  const std::string_view path(file);
+  fail_run("CUDA: {} ({}), {}:{}: {}", cudaGetErrorString(status), cudaGetErrorName(status),
+           path.substr(path.rfind('/') + 1), line, call);
+}
+
+void refuse_pass(const NodeView& view) {
+  fail_input("{}: the CUDA backend has no kernel for {} {}", view.node.name, name_of(view.node.kind),
+             name_of(view.node.pass));
+}
+
+void refuse_row(const graph::Buffer& buffer, const Staging& staging) {
+  fail_run("{}: one sample of {} does not fit the {} bytes it is copied through", buffer.name, buffer.shape.str(),
+           staging.bytes);
+}
+
+void refuse_shape(const NodeView& view, const char* why) {
+  fail_input("{}: {} on {}: {}", view.node.name, name_of(view.node.kind), view.read(0).str(), why);
+}
+
+}  // namespace cuda
+
+namespace {
+
+using cuda::Device;
+using graph::BufferId;
+using graph::Graph;
+using graph::OpKind;
+using graph::Program;
+
+constexpr size_t kStagingBytes = size_t{16} << 20;
+
+class Recording {
+ public:
+  explicit Recording(cudaGraph_t graph) {
+    const cudaError_t status = cudaGraphInstantiate(&run_, graph, 0);
+    cudaGraphDestroy(graph);
+    MILLRACE_CUDA(status);
+  }
+  ~Recording() { cudaGraphExecDestroy(run_); }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  cudaGraphExec_t get() const { return run_; }
+
+ private:
+  cudaGraphExec_t run_ = nullptr;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const CudaOptions& options, const SgdOptions& sgd) : options_(options), sgd_(sgd) {
+    select();
+    MILLRACE_CUDA(cudaStreamCreateWithFlags(&device_.stream, cudaStreamNonBlocking));
+    MILLRACE_CUDA(cudaDeviceGetAttribute(&device_.multiprocessors, cudaDevAttrMultiProcessorCount, options.device));
+    // What all kernels share lies in one piece: the step, the counters, and room for numbers on their way.
+    const size_t context_bytes = 256, counter_bytes = Device::kNumCounters * sizeof(unsigned);
+    MILLRACE_CUDA(cudaMalloc(&shared_, context_bytes + counter_bytes + kStagingBytes));
+    MILLRACE_CUDA(cudaMemset(shared_, 0, context_bytes + counter_bytes));
+    device_.context = reinterpret_cast<StepContext*>(shared_);
+    device_.counters = reinterpret_cast<unsigned*>(shared_ + context_bytes);
+    staging_ = {reinterpret_cast<float*>(shared_ + context_bytes + counter_bytes), kStagingBytes};
+    conv_ = std::make_unique<cuda::ConvLibrary>(device_, options);
+    matmul_ = std::make_unique<cuda::MatmulLibrary>(device_, options);
+  }
+  ~CudaBackend() override {
+    cudaSetDevice(options_.device);
+    conv_.reset();
+    matmul_.reset();
+    for (cudaEvent_t event : marks_) cudaEventDestroy(event);
+    cudaFree(shared_);
+    cudaStreamDestroy(device_.stream);
+  }
+  CudaBackend(const CudaBackend&) = delete;
+  CudaBackend& operator=(const CudaBackend&) = delete;
+
+  std::string name() const override { return "cuda"; }
+
+  size_t bytes(const Graph& graph, const Program& program, BufferId id) override {
+    const graph::Buffer& buffer = program.buffers[id];
+    const auto fold = id == program.images ? cuda::stem_fold(graph) : std::nullopt;
+    if (fold) return static_cast<size_t>(fold->elements()) * bytes_of(buffer.dtype);
+    return static_cast<size_t>(cuda::stored_elements(buffer)) * bytes_of(buffer.dtype);
+  }
+
+  Kernel prepare(const NodeView& view) override {
+    switch (view.node.kind) {
+      case OpKind::Conv2d: return cuda::prepare_conv(device_, *conv_, view);
+      case OpKind::Linear: return cuda::prepare_linear(device_, *matmul_, view);
+      case OpKind::BatchNorm: return cuda::prepare_batch_norm(device_, view);
+      case OpKind::MaxPool:
+      case OpKind::AvgPool:
+      case OpKind::AdaptiveAvgPool: return cuda::prepare_pool(device_, view);
+      case OpKind::Relu: return cuda::prepare_relu(device_, view);
+      case OpKind::Add:
+      case OpKind::Accumulate: return cuda::prepare_add(device_, view);
+      case OpKind::Flatten: return cuda::prepare_flatten(device_, view);
+      case OpKind::Dropout: return cuda::prepare_dropout(device_, view);
+      case OpKind::SoftmaxCrossEntropy: return cuda::prepare_loss(device_, view);
+      case OpKind::SgdStep:
+      case OpKind::CheckFinite: return prepare_together({view});
+      case OpKind::AdjustScale: return cuda::prepare_adjust_scale(device_, sgd_.scale);
+    }
+    cuda::refuse_pass(view);
+  }
+
+  size_t together(const Program& program, size_t node, size_t limit) const override {
+    const OpKind kind = program.nodes[node].kind;
+    if (kind != OpKind::SgdStep && kind != OpKind::CheckFinite) return 1;
+    size_t count = 1;
+    while (count < limit && program.nodes[node + count].kind == kind) ++count;
+    return count;
+  }
+
+  Kernel prepare_together(const std::vector<NodeView>& views) override {
+    if (views[0].node.kind == OpKind::CheckFinite) return cuda::prepare_check_finite(device_, views);
+    return cuda::prepare_sgd(device_, views, sgd_);
+  }
+
+  void upload(const Graph& graph, const Program& program, BufferId id, std::span<const float> plain,
+              void* device) override {
+    const auto fold = id == program.images ? cuda::stem_fold(graph) : std::nullopt;
+    if (fold) return cuda::put_images(device_, staging_, program.buffers[id], *fold, plain.data(), device);
+    cuda::put_plain(device_, staging_, program.buffers[id], plain.data(), device);
+  }
+  void download(const Graph&, const Program& program, BufferId id, const void* device,
+                std::span<float> plain) override {
+    if (id == program.images) fail_run("images cannot be read back from a GPU");
+    cuda::get_plain(device_, staging_, program.buffers[id], device, plain.data());
+  }
+  void put_input(const Graph& graph, const Program& program, BufferId id, const void* host, void* device) override {
+    const graph::Buffer& buffer = program.buffers[id];
+    if (buffer.dtype == DType::I32) {
+      return copy(device, host, static_cast<size_t>(buffer.shape.elements()) * sizeof(int32_t));
+    }
+    const auto count = static_cast<size_t>(buffer.shape.elements());
+    upload(graph, program, id, {static_cast<const float*>(host), count}, device);
+  }
+
+  bool on_host() const override { return false; }
+  void copy(void* to, const void* from, size_t bytes) override {
+    MILLRACE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, device_.stream));
+    wait();
+  }
+  void zero(void* memory, size_t bytes) override {
+    MILLRACE_CUDA(cudaMemsetAsync(memory, 0, bytes, device_.stream));
+    wait();
+  }
+  void add(float* total, const float* part, size_t count) override {
+    cuda::add_floats(device_, total, part, count);
+    wait();
+  }
+  void scale(float* values, size_t count, float factor) override {
+    cuda::scale_floats(device_, values, count, factor);
+    wait();
+  }
+
+  void begin(const StepContext& context) override { cuda::set_context(device_, context); }
+  void wait() override { MILLRACE_CUDA(cudaStreamSynchronize(device_.stream)); }
+
+  void mark(size_t index) override {
+    while (index >= marks_.size()) {
+      marks_.emplace_back();
+      MILLRACE_CUDA(cudaEventCreate(&marks_.back()));
+    }
+    MILLRACE_CUDA(cudaEventRecord(marks_[index], device_.stream));
+  }
+  double seconds_between(size_t first, size_t second) override {
+    float ms = 0;
+    MILLRACE_CUDA(cudaEventElapsedTime(&ms, marks_[first], marks_[second]));
+    return static_cast<double>(ms) * 1e-3;
+  }
+
+  void begin_range(const char* name) override { nvtxRangePushA(name); }
+  void end_range() override { nvtxRangePop(); }
+
+  bool records() const override { return true; }
+  void begin_recording() override {
+    MILLRACE_CUDA(cudaStreamBeginCapture(device_.stream, cudaStreamCaptureModeThreadLocal));
+  }
+  std::shared_ptr<const void> end_recording() override {
+    cudaGraph_t graph = nullptr;
+    MILLRACE_CUDA(cudaStreamEndCapture(device_.stream, &graph));
+    return std::make_shared<Recording>(graph);
+  }
+  void play(const void* recording) override {
+    MILLRACE_CUDA(cudaGraphLaunch(static_cast<const Recording*>(recording)->get(), device_.stream));
+  }
+
+  void* allocate(size_t bytes) override {
+    void* memory = nullptr;
+    MILLRACE_CUDA(cudaMalloc(&memory, bytes));
+    MILLRACE_CUDA(cudaMemset(memory, 0, bytes));
+    return memory;
+  }
+  void release(void* memory, size_t) override { cudaFree(memory); }
+
+ private:
+  // Everything of a worker is called on its own thread, which has a device of its own.
+  void select() const { MILLRACE_CUDA(cudaSetDevice(options_.device)); }
+
+  const CudaOptions options_;
+  const SgdOptions sgd_;
+  Device device_;
+  std::byte* shared_ = nullptr;
+  cuda::Staging staging_;
+  std::unique_ptr<cuda::ConvLibrary> conv_;
+  std::unique_ptr<cuda::MatmulLibrary> matmul_;
+  std::vector<cudaEvent_t> marks_;
+};
+
+std::unique_ptr<Backend> make(const CudaOptions& options, const SgdOptions& sgd) {
+  return std::make_unique<CudaBackend>(options, sgd);
+}
+
+int device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::string device_name(int device) {
+  cudaDeviceProp properties;
+  MILLRACE_CUDA(cudaGetDeviceProperties(&properties, device));
+  return properties.name;
+}
+
+CudaMemory memory(int device) {
+  MILLRACE_CUDA(cudaSetDevice(device));
+  CudaMemory memory;
+  MILLRACE_CUDA(cudaMemGetInfo(&memory.free_bytes, &memory.total_bytes));
+  return memory;
+}
+
+CudaPeaks peaks(int device, DType dtype, bool tf32) {
+  MILLRACE_CUDA(cudaSetDevice(device));
+  Device shared;
+  MILLRACE_CUDA(cudaStreamCreateWithFlags(&shared.stream, cudaStreamNonBlocking));
+  MILLRACE_CUDA(cudaDeviceGetAttribute(&shared.multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  CudaPeaks peaks;
+  {
+    constexpr size_t kBytes = size_t{1} << 30;
+    const cuda::TrialMemory from(kBytes), to(kBytes);
+    cuda::fill_random(shared, from.get(), kBytes / 4, DType::F32);
+    const double seconds = cuda::trial_seconds(shared, 1, [&] {
+      MILLRACE_CUDA(cudaMemcpyAsync(to.get(), from.get(), kBytes, cudaMemcpyDeviceToDevice, shared.stream));
+    });
+    peaks.bytes_per_s = 2 * static_cast<double>(kBytes) / seconds;
+  }
+  {
+    constexpr int64_t kSize = 8192;
+    cuda::MatmulLibrary library(shared, {.device = device, .tf32 = tf32});
+    const auto product = library.choose(
+        {.rows = kSize, .columns = kSize, .inner = kSize, .transposes_b = true, .dtype = dtype, .out = dtype});
+    const size_t bytes = kSize * kSize * bytes_of(dtype);
+    const cuda::TrialMemory a(bytes), b(bytes), d(bytes), workspace(product->workspace_bytes());
+    for (const cuda::TrialMemory* factor : {&a, &b}) cuda::fill_random(shared, factor->get(), kSize * kSize, dtype);
+    const double seconds =
+        cuda::trial_seconds(shared, 1, [&] { product->run(a.get(), b.get(), nullptr, d.get(), workspace.get()); });
+    peaks.flops_per_s = 2.0 * kSize * kSize * kSize / seconds;
+  }
+  cudaStreamDestroy(shared.stream);
+  return peaks;
+}
+
+}  // namespace
+}  // namespace millrace::backend
+
+extern "C" __attribute__((visibility("default"))) const millrace::backend::CudaLibrary millrace_cuda_library = {
+    millrace::backend::make, millrace::backend::device_count, millrace::backend::device_name, millrace::backend::memory,
+    millrace::backend::peaks};

@@ -1,0 +1,34 @@
+// The CUDA kernels, one preparing function per operator, each in the file of its operator's name. Tasks launch on the
+// device's stream and return; what changes from step to step they read from Device::context, not from the argument.
+#pragma once
+
+#include <memory>
+
+#include "millrace/backend/backend.h"
+#include "millrace/backend/cuda/device.h"
+
+namespace millrace::backend::cuda {
+
+class ConvLibrary;
+class MatmulLibrary;
+
+Kernel prepare_conv(const Device& device, ConvLibrary& library, const NodeView& view);
+Kernel prepare_linear(const Device& device, MatmulLibrary& library, const NodeView& view);
+Kernel prepare_batch_norm(const Device& device, const NodeView& view);
+Kernel prepare_pool(const Device& device, const NodeView& view);  // max, average and adaptive average
+Kernel prepare_relu(const Device& device, const NodeView& view);
+Kernel prepare_add(const Device& device, const NodeView& view);  // Add and Accumulate
+Kernel prepare_flatten(const Device& device, const NodeView& view);
+Kernel prepare_dropout(const Device& device, const NodeView& view);
+Kernel prepare_loss(const Device& device, const NodeView& view);
+
+// Several parameters at once: the operands of SgdStep or CheckFinite nodes, one node after another.
+Kernel prepare_sgd(const Device& device, const std::vector<NodeView>& views, const SgdOptions& sgd);
+Kernel prepare_check_finite(const Device& device, const std::vector<NodeView>& views);
+Kernel prepare_adjust_scale(const Device& device, const ScaleRule& rule);
+
+// For a pass the operator does not have, and for shapes a kernel cannot take.
+[[noreturn]] void refuse_pass(const NodeView& view);
+[[noreturn]] void refuse_shape(const NodeView& view, const char* why);
+
+}  // namespace millrace::backend::cuda

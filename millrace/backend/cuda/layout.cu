@@ -1,0 +1,125 @@
+#include <algorithm>
+
+#include "millrace/backend/cuda/layout.h"
+#include "millrace/backend/cuda/stem.h"
+#include "millrace/backend/cuda/vector.cuh"
+
+namespace millrace::backend::cuda {
+namespace {
+
+template <typename T>
+struct Element {
+  __device__ static T from(float x) { return static_cast<T>(x); }
+  __device__ static float to(T x) { return static_cast<float>(x); }
+};
+template <>
+struct Element<__half> {
+  __device__ static __half from(float x) { return from_float<__half>(x); }
+  __device__ static float to(__half x) { return to_float(x); }
+};
+template <>
+struct Element<__nv_bfloat16> {
+  __device__ static __nv_bfloat16 from(float x) { return from_float<__nv_bfloat16>(x); }
+  __device__ static float to(__nv_bfloat16 x) { return to_float(x); }
+};
+
+// How a row (all but the first axis) lies: channels and the area behind them; area 1 for what is plain.
+struct RowShape {
+  int64_t channels, stored_channels, area;
+  __host__ __device__ int64_t plain() const { return channels * area; }
+  __host__ __device__ int64_t stored() const { return stored_channels * area; }
+};
+
+template <typename T>
+__global__ void store_rows(const float* plain, T* to, RowShape row, int64_t elements) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < elements; i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t n = i / row.stored(), rest = i % row.stored();
+    const int64_t pixel = rest / row.stored_channels, c = rest % row.stored_channels;
+    const float value = c < row.channels ? plain[n * row.plain() + c * row.area + pixel] : 0.0f;
+    to[i] = Element<T>::from(value);
+  }
+}
+
+template <typename T>
+__global__ void load_rows(const T* from, float* plain, RowShape row, int64_t elements) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < elements; i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t n = i / row.plain(), rest = i % row.plain();
+    const int64_t c = rest / row.area, pixel = rest % row.area;
+    plain[i] = Element<T>::to(from[n * row.stored() + pixel * row.stored_channels + c]);
+  }
+}
+
+template <typename Body>
+void with_stored_type(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::F32: return body.template operator()<float>();
+    case DType::F64: return body.template operator()<double>();
+    case DType::I32: return body.template operator()<int32_t>();
+    case DType::U8: return body.template operator()<uint8_t>();
+    case DType::F16: return body.template operator()<__half>();
+    case DType::BF16: return body.template operator()<__nv_bfloat16>();
+  }
+}
+
+// Rows of a buffer, in pieces that fit the staging memory: visit(first plain element, plain elements, first row).
+template <typename Visit>
+void in_pieces(const Staging& staging, const graph::Buffer& buffer, const Visit& visit) {
+  const Shape& shape = buffer.shape;
+  const bool image = shape.rank() == 4;
+  // A plain buffer has rows of one element.
+  const RowShape row = image ? RowShape{shape[1], padded(shape[1]), shape[2] * shape[3]} : RowShape{1, 1, 1};
+  const int64_t rows = image ? shape[0] : shape.elements();
+  const int64_t most = static_cast<int64_t>(staging.bytes / sizeof(float)) / row.plain();
+  if (most < 1) refuse_row(buffer, staging);
+  for (int64_t first = 0; first < rows; first += most) visit(row, first, std::min(most, rows - first));
+}
+
+}  // namespace
+
+void put_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, const float* plain,
+               void* to) {
+  MILLRACE_CUDA(
+      cudaMemsetAsync(to, 0, static_cast<size_t>(stored_elements(buffer)) * bytes_of(buffer.dtype), device.stream));
+  in_pieces(staging, buffer, [&](const RowShape& row, int64_t first, int64_t rows) {
+    MILLRACE_CUDA(cudaMemcpyAsync(staging.memory, plain + first * row.plain(),
+                                  static_cast<size_t>(rows * row.plain()) * sizeof(float), cudaMemcpyHostToDevice,
+                                  device.stream));
+    const int64_t elements = rows * row.stored();
+    with_stored_type(buffer.dtype, [&]<typename T>() {
+      store_rows<T><<<grid_for(device, elements, 256), 256, 0, device.stream>>>(
+          staging.memory, static_cast<T*>(to) + first * row.stored(), row, elements);
+    });
+    MILLRACE_LAUNCHED("store_rows");
+  });
+  MILLRACE_CUDA(cudaStreamSynchronize(device.stream));
+}
+
+void put_images(const Device& device, const Staging& staging, const graph::Buffer& buffer, const Fold& fold,
+                const float* plain, void* to) {
+  in_pieces(staging, buffer, [&](const RowShape& row, int64_t first, int64_t rows) {
+    MILLRACE_CUDA(cudaMemcpyAsync(staging.memory, plain + first * row.plain(),
+                                  static_cast<size_t>(rows * row.plain()) * sizeof(float), cudaMemcpyHostToDevice,
+                                  device.stream));
+    const auto offset = static_cast<size_t>(fold.elements() / fold.n * first) * bytes_of(buffer.dtype);
+    fold_images(device, fold, staging.memory, rows, static_cast<std::byte*>(to) + offset, buffer.dtype);
+  });
+  MILLRACE_CUDA(cudaStreamSynchronize(device.stream));
+}
+
+void get_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, const void* from,
+               float* plain) {
+  in_pieces(staging, buffer, [&](const RowShape& row, int64_t first, int64_t rows) {
+    const int64_t elements = rows * row.plain();
+    with_stored_type(buffer.dtype, [&]<typename T>() {
+      load_rows<T><<<grid_for(device, elements, 256), 256, 0, device.stream>>>(
+          static_cast<const T*>(from) + first * row.stored(), staging.memory, row, elements);
+    });
+    MILLRACE_LAUNCHED("load_rows");
+    MILLRACE_CUDA(cudaMemcpyAsync(plain + first * row.plain(), staging.memory,
+                                  static_cast<size_t>(elements) * sizeof(float), cudaMemcpyDeviceToHost,
+                                  device.stream));
+    MILLRACE_CUDA(cudaStreamSynchronize(device.stream));
+  });
+}
+
+}  // namespace millrace::backend::cuda

@@ -1,0 +1,28 @@
+// Between plain floats on the host and a buffer as it is stored.
+#pragma once
+
+#include "millrace/backend/cuda/device.h"
+
+namespace millrace::backend::cuda {
+
+struct Fold;
+
+// Device memory through which plain numbers pass, a piece at a time.
+struct Staging {
+  float* memory = nullptr;
+  size_t bytes = 0;
+};
+
+// Where a row of a buffer is larger than the staging memory.
+[[noreturn]] void refuse_row(const graph::Buffer& buffer, const Staging& staging);
+
+// Both return when the host's memory was used; `plain` has buffer.shape.elements().
+void put_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, const float* plain, void* to);
+void get_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, const void* from,
+               float* plain);
+
+// Images for a convolution that reads them folded.
+void put_images(const Device& device, const Staging& staging, const graph::Buffer& buffer, const Fold& fold,
+                const float* plain, void* to);
+
+}  // namespace millrace::backend::cuda
