@@ -86,8 +86,63 @@ def page(record):
     return "\n".join(parts)
 
 
+def gpu_floor(row):
+    """Where the time of a step goes, against bytes over measured bandwidth and operations over measured rate."""
+    bench = row["millrace"]
+    kinds, floors = bench["operators_ms"], bench["floor_ms"]
+    total, floor = sum(kinds.values()), sum(floors.values())
+    rows = [
+        [kind, f"{ms:.2f}", f"{100 * ms / total:.1f}%", f"{floors.get(kind, 0):.2f}", f"{ms - floors.get(kind, 0):.2f}"]
+        for kind, ms in kinds.items()
+        if ms >= 0.004 * total
+    ]
+    rows.append(["all", f"{total:.2f}", "100.0%", f"{floor:.2f}", f"{total - floor:.2f}"])
+    planned, measured = bench["peak_bytes"]["planned"], bench["peak_bytes"]["measured"]
+    return (
+        f"### {row['model']}, {row['precision']}, batch {row['batch']}\n\n"
+        f"Step {bench['step_ms']['p50']:.2f} ms (p10 {bench['step_ms']['p10']:.2f}, p90 {bench['step_ms']['p90']:.2f}). Measured "
+        f"rates: {bench['peak_bytes_per_s'] * 1e-12:.2f} TB/s (copy, read and written), {bench['peak_gflops'] * 1e-3:.0f} TFLOP/s "
+        f"(8192 x 8192 x 8192 product). Floor: every operand of a node once, or its operations. Times of single nodes are taken "
+        f"with a mark between any two, outside the CUDA graph, so their sum is above the step. Memory planned "
+        f"{planned / MiB:.0f} MiB, measured {measured / MiB:.0f} MiB ({100 * (measured - planned) / planned:+.1f}%).\n\n"
+        + table(["operator, pass", "ms a step", "share", "floor ms", "above it"], rows)
+    )
+
+
+def gpu_page(record):
+    rows = [
+        [
+            row["model"],
+            str(row["batch"]),
+            row["precision"],
+            f"{row['medians']['compile']:.0f}",
+            f"{row['medians']['millrace']:.0f}",
+            f"**{row['ratio']:.2f}x**",
+            f"{row['torch_peak_mib']:.0f}",
+            f"{row['millrace_planned_mib']:.0f}",
+            f"**{row['memory_ratio']:.2f}x**",
+        ]
+        for row in record["rows"]
+    ]
+    rounds = len(record["rows"][0]["samples_per_s"]["millrace"])
+    parts = [
+        f"## {record['gpu']}\n",
+        f"PyTorch {record['torch']} (cuDNN {record['torch_cudnn']}), torch.compile, channels-last, fused SGD, autocast; synthetic "
+        f"data on the device, 224x224, 1000 classes. Samples/s: median of {rounds} rounds in turn. Memory: PyTorch's peak "
+        f"allocation, Millrace's plan, MiB. `bench/vs_torch_gpu.py`.\n",
+        table(
+            ["model", "batch", "precision", "PyTorch", "Millrace", "speed", "PyTorch MiB", "Millrace MiB", "memory"], rows
+        ),
+    ]
+    shown = [row for row in record["rows"] if row["precision"] == "fp16"]
+    return "\n".join(parts + [gpu_floor(row) for row in shown])
+
+
 def main():
     pages = []
+    for path in sorted(glob.glob(os.path.join(ROOT, "bench/results/vs_torch_gpu-*.json"))):
+        with open(path) as file:
+            pages.append(gpu_page(json.load(file)))
     for path in sorted(glob.glob(os.path.join(ROOT, "bench/results/vs_torch-*.json"))):
         with open(path) as file:
             pages.append(page(json.load(file)))

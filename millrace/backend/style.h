@@ -9,7 +9,9 @@ namespace millrace::backend {
 constexpr graph::Style style_of(job::Device device) {
   // A GPU updates all parameters in one launch, and its time goes into passes over memory: one more sum costs more
   // than the reads it needs, and what one pass remakes need not be kept for a whole step.
-  if (device == job::Device::Cuda) return {.late_updates = true, .sums_in_norm = true, .remakes_norm = true};
+  if (device == job::Device::Cuda) {
+    return {.late_updates = true, .sums_in_norm = true, .sums_in_conv = true, .remakes_norm = true};
+  }
   return {};
 }
 

@@ -1,5 +1,6 @@
 // Unrolls a graph into a Program: forward in order, then backward in reverse, input gradient before weight
 // gradient, each update as early as it is safe.
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -170,6 +171,10 @@ class Unroller {
       case OpKind::Conv2d:
       case OpKind::Linear:
         for (ParamId param : op.params) reads.push_back(weight_[param]);
+        if (training && makes_sums(op)) {
+          const Shape shape{2, graph_.values[op.output].shape[1], 1, 1};
+          writes.push_back(op_saved(op) = saved(op, "sums", shape, DType::F32));
+        }
         break;
       case OpKind::BatchNorm: {
         reads.resize(1);
@@ -177,6 +182,10 @@ class Unroller {
         if (op.inputs.size() == 2) {
           in_place.push_back({0, static_cast<int>(reads.size())});
           reads.push_back(value_buffer_[op.inputs[1]]);
+        }
+        const OpId producer = graph_.producer(op.inputs[0]);
+        if (training && producer >= stage_.begin() && makes_sums(graph_.ops[producer])) {
+          reads.push_back(saved_[producer]);
         }
         if (training) {
           const int64_t channels = graph_.params[op.params[0]].shape[0];
@@ -197,6 +206,16 @@ class Unroller {
       default: break;
     }
     emit(op, op.kind, pass, std::move(reads), std::move(writes), std::move(in_place));
+  }
+
+  // Whether a convolution also sums its outputs, for the batch norm of this stage that alone reads them.
+  bool makes_sums(const Op& op) const {
+    if (!options_.style.sums_in_conv || graph_.dtype != DType::F16 || op.kind != OpKind::Conv2d) return false;
+    const auto& conv = std::get<Conv2dAttrs>(op.attrs);
+    if (conv.bias || conv.relu || readers(op.output) != 1) return false;
+    return std::any_of(ops_.begin(), ops_.end(), [&](const Op& reader) {
+      return reader.kind == OpKind::BatchNorm && reader.inputs[0] == op.output;
+    });
   }
 
   // A value needs a gradient if a trainable parameter stands before it.
@@ -387,7 +406,7 @@ class Unroller {
   Program program_;
   std::vector<BufferId> value_buffer_;
   std::vector<BufferId> weight_;
-  std::vector<BufferId> saved_;               // per operator: batch-norm statistics, argmax
+  std::vector<BufferId> saved_;               // per operator: batch-norm statistics, argmax, sums
   std::vector<std::vector<BufferId>> parts_;  // per value: contributions to its gradient
   std::vector<bool> differentiable_;
   std::vector<Node> deferred_;

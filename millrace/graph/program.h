@@ -5,10 +5,11 @@
 // What each node reads and writes (brackets: only if the operator has it):
 //
 //   kind                 pass        reads                                       writes
-//   Conv2d, Linear       Forward     x, w, [b]                                   y
+//   Conv2d, Linear       Forward     x, w, [b]                                   y, [sums]
 //                        InputGrad   dy, w                                       dx
 //                        WeightGrad  x, dy                                       dw, [db]
-//   BatchNorm            Forward     x, scale, shift, mean, variance, [residual] y, saved, mean, variance
+//   BatchNorm            Forward     x, scale, shift, mean, variance,            y, saved, mean, variance
+//                                    [residual], [sums]
 //                        Evaluate    x, scale, shift, mean, variance, [residual] y
 //                        InputGrad   dy, x, scale, shift, saved, [y, [dy2]]      dx, dsums, [dresidual] or [y]
 //                        WeightGrad  dsums                                       dscale, dshift
@@ -26,12 +27,13 @@
 //   SgdStep              Update      w, dw, [velocity], [master], [loss_scale]   w, [velocity], [master]
 //   AdjustScale          Update      loss_scale                                  loss_scale
 //
-// `saved` is mean then inverse standard deviation (2 x C); `dsums` is dscale then dshift (2 x C). BatchNorm's
-// InputGrad reads y only when both residual and relu are on: otherwise the sign before the ReLU follows from x; only
-// then may it add two parts of its gradient itself (dy2). Without a residual it may make y once more, for a weight
-// gradient that comes after it.
-// A fused conv or linear (attrs.relu) has its mask as a separate Relu InputGrad node before both gradients.
-// `metrics` holds kNumMetrics numbers, summed over the rows that are samples.
+// `sums` are the sums over all rows of a convolution's outputs and of their squares (2 x C x 1 x 1), for the batch norm
+// that reads it: where all rows are samples, it need not read x for them. `saved` is mean then inverse standard
+// deviation (2 x C); `dsums` is dscale then dshift (2 x C). BatchNorm's InputGrad reads y only when both residual and
+// relu are on: otherwise the sign before the ReLU follows from x; only then may it add two parts of its gradient itself
+// (dy2). Without a residual it may make y once more, for a weight gradient that comes after it. A fused conv or linear
+// (attrs.relu) has its mask as a separate Relu InputGrad node before both gradients. `metrics` holds kNumMetrics
+// numbers, summed over the rows that are samples.
 //
 // Where values have sixteen bits, so have weights, their gradients of one micro-batch, and what is sent; parameters of
 // normalisation, statistics and everything that is summed have 32, and each parameter has a `master` in f32 that the
@@ -163,6 +165,7 @@ struct Bucket {
 struct Style {
   bool late_updates = false;  // all parameters at the end of a step, instead of each as early as possible
   bool sums_in_norm = false;  // batch norm's backward adds two parts of its gradient itself
+  bool sums_in_conv = false;  // f16: a convolution makes the sums that the batch norm behind it needs
   bool remakes_norm = false;  // what batch norm makes for a convolution's weight gradient is made again, not kept
   bool operator==(const Style&) const = default;
 };

@@ -41,6 +41,7 @@ struct NodeSpec {
   bool loss_scale = false;                           // SgdStep and the loss's InputGrad: gradients carry a factor
   bool dy2 = false;                                  // BatchNorm InputGrad: the gradient comes in two parts
   bool output_again = false;                         // BatchNorm InputGrad: y is made once more
+  bool sums = false;                                 // Conv2d Forward also sums its outputs
   graph::ParamRole role = graph::ParamRole::Weight;  // SgdStep: of the parameter
   std::vector<graph::InPlace> in_place = {};         // taken up, not only permitted
   std::string name = "node";
@@ -230,6 +231,7 @@ class NodeBuilder {
       reads("w", w, BufferRole::Weight);
       if (bias) reads("b", b, BufferRole::Weight, spec_.dtype, graph::ParamRole::Bias);
       writes("y", y_, BufferRole::Activation);
+      if (spec_.sums) writes("sums", {2, y_[1], 1, 1}, BufferRole::Activation, wide(spec_.dtype));
     }
   }
 

@@ -19,7 +19,7 @@ constexpr int kThreads = SumGrid::kThreads;
 template <typename T>
 struct Operands {
   const T *x, *residual, *y_read, *dy, *dy2;
-  const float *scale, *shift, *saved, *running_mean, *running_variance;
+  const float *scale, *shift, *saved, *running_mean, *running_variance, *sums;
   T *y, *dx, *dresidual;
   float *saved_out, *mean_out, *variance_out, *dsums;
   float* partial;
@@ -35,6 +35,24 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int lane = threadIdx.x % lanes, row = threadIdx.x / lanes, rows = kThreads / lanes;
   const int64_t first = (int64_t{blockIdx.y} * lanes + lane) * kSize;
   const int64_t samples = context->rows * o.area;
+  auto finish = [&](int64_t c, double origin, double total, double total_squares) {
+    const auto count = static_cast<double>(samples);
+    const double off = count > 0 ? total / count : 0;
+    const double mean = count > 0 ? origin + off : 0;
+    const double spread = fmax(total_squares - count * off * off, 0.0);  // NaN stays below
+    const double variance = count > 0 ? (isnan(total_squares) ? total_squares : spread / count) : 0;
+    o.saved_out[c] = static_cast<float>(mean);
+    o.saved_out[o.channels + c] = static_cast<float>(1 / sqrt(variance + static_cast<double>(o.epsilon)));
+    const double share = count > 0 && !context->again ? static_cast<double>(o.momentum) : 0;
+    const double unbiased = count > 1 ? variance * count / (count - 1) : variance;
+    o.mean_out[c] = static_cast<float>((1 - share) * o.running_mean[c] + share * mean);
+    o.variance_out[c] = static_cast<float>((1 - share) * o.running_variance[c] + share * unbiased);
+  };
+  if (o.sums && samples == o.pixels) {  // the convolution has seen nothing but samples
+    const int64_t c = int64_t{blockIdx.y} * lanes * kSize + threadIdx.x;
+    if (blockIdx.x == 0 && threadIdx.x < lanes * kSize && c < o.channels) finish(c, 0, o.sums[c], o.sums[o.stored + c]);
+    return;
+  }
   float sum[kSize] = {}, squares[kSize] = {};
   // Sums of differences from the first pixel: what is left of a large mean would drown the variance.
   if (first < o.stored && samples > 0) {
@@ -66,22 +84,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
   }
-  Totals<T>::add(
-      sum, squares, lanes, o.stored, o.partial, counters, [&](int64_t c, double total, double total_squares) {
-        if (c >= o.channels) return;
-        const auto count = static_cast<double>(samples);
-        const double origin = to_float(o.x[c]);
-        const double off = count > 0 ? total / count : 0;
-        const double mean = count > 0 ? origin + off : 0;
-        const double spread = fmax(total_squares - count * off * off, 0.0);  // NaN stays below
-        const double variance = count > 0 ? (isnan(total_squares) ? total_squares : spread / count) : 0;
-        o.saved_out[c] = static_cast<float>(mean);
-        o.saved_out[o.channels + c] = static_cast<float>(1 / sqrt(variance + static_cast<double>(o.epsilon)));
-        const double share = count > 0 && !context->again ? static_cast<double>(o.momentum) : 0;
-        const double unbiased = count > 1 ? variance * count / (count - 1) : variance;
-        o.mean_out[c] = static_cast<float>((1 - share) * o.running_mean[c] + share * mean);
-        o.variance_out[c] = static_cast<float>((1 - share) * o.running_variance[c] + share * unbiased);
-      });
+  Totals<T>::add(sum, squares, lanes, o.stored, o.partial, counters,
+                 [&](int64_t c, double total, double total_squares) {
+                   if (c < o.channels) finish(c, to_float(o.x[c]), total, total_squares);
+                 });
 }
 
 // y = factor x + offset, per channel.
@@ -294,6 +300,8 @@ Kernel prepare_forward(const Device& device, const NodeView& view) {
   const auto attrs = view.attrs<BatchNormAttrs>();
   const Operands<T> fixed = geometry<T>(view);
   const bool training = view.node.pass == Pass::Forward;
+  const int sums = 5 + (attrs.residual ? 1 : 0);  // where they are among the reads, if they are there
+  const bool has_sums = training && view.num_reads() > sums;
   const SumGrid grid = SumGrid::of<T>(device, fixed.pixels, fixed.stored);
   return {
       "two passes", training ? grid.scratch_bytes(fixed.stored) : 0, [=](const Bindings& bind) -> Task {
@@ -304,6 +312,7 @@ Kernel prepare_forward(const Device& device, const NodeView& view) {
         o.running_mean = bind.read<float>(3);
         o.running_variance = bind.read<float>(4);
         o.residual = attrs.residual ? bind.read<T>(5) : nullptr;
+        o.sums = has_sums ? bind.read<float>(sums) : nullptr;
         o.y = bind.write<T>(0);
         if (!training) {
           return [=](const StepContext&) { launch_normalise<Source::Running>(device, o, attrs.residual, attrs.relu); };

@@ -56,6 +56,31 @@ __global__ void __launch_bounds__(SumGrid::kThreads)
                  [&](int64_t c, double total, double) { db[c] = rounded<T, Out>(static_cast<float>(total)); });
 }
 
+template <typename T>
+__global__ void __launch_bounds__(SumGrid::kThreads, 2)
+    moments(const T* y, float* sums, int64_t rows, int64_t channels, int lanes, float* partial, unsigned* counters) {
+  constexpr int kSize = Vector<T>::kSize;
+  const int lane = threadIdx.x % lanes, row = threadIdx.x / lanes, rows_of_block = SumGrid::kThreads / lanes;
+  const int64_t first = (int64_t{blockIdx.y} * lanes + lane) * kSize;
+  float sum[kSize] = {}, squares[kSize] = {};
+  if (first < channels) {
+    const int64_t stride = int64_t{gridDim.x} * rows_of_block;
+#pragma unroll 4
+    for (int64_t r = int64_t{blockIdx.x} * rows_of_block + row; r < rows; r += stride) {
+      const Floats<T> value = load(y + (rows - 1 - r) * channels + first);  // the end was written last
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) {
+        sum[k] += value.at[k];
+        squares[k] += value.at[k] * value.at[k];
+      }
+    }
+  }
+  Totals<T>::add(sum, squares, lanes, channels, partial, counters, [&](int64_t c, double total, double total_squares) {
+    sums[c] = static_cast<float>(total);
+    sums[channels + c] = static_cast<float>(total_squares);
+  });
+}
+
 // Any number of columns, a thread each: for the few rows of a linear layer.
 template <typename T, typename Out>
 __global__ void column_sums(const T* dy, Out* db, int64_t rows, int64_t columns) {
@@ -120,6 +145,16 @@ void bias_gradient(const Device& device, const BiasShape& shape, const void* dy,
     });
   });
   MILLRACE_LAUNCHED("bias_gradient");
+}
+
+void channel_moments(const Device& device, const BiasShape& shape, const void* y, float* sums, void* scratch) {
+  with_type(shape.dtype, [&]<typename T>() {
+    const SumGrid grid = SumGrid::of<T>(device, shape.rows, shape.channels);
+    moments<<<grid.blocks, SumGrid::kThreads, 0, device.stream>>>(static_cast<const T*>(y), sums, shape.rows,
+                                                                  shape.channels, grid.lanes,
+                                                                  static_cast<float*>(scratch), device.counters);
+  });
+  MILLRACE_LAUNCHED("moments");
 }
 
 void convert(const Device& device, const void* from, DType from_type, float* to, int64_t elements) {

@@ -20,6 +20,9 @@ size_t bias_gradient_scratch(const Device& device, const BiasShape& shape);
 void bias_gradient(const Device& device, const BiasShape& shape, const void* dy, void* db, DType db_type,
                    void* scratch);
 
+// Sums of y and of its squares, per channel: two rows of `channels` floats. Scratch as for a bias's gradient.
+void channel_moments(const Device& device, const BiasShape& shape, const void* y, float* sums, void* scratch);
+
 void convert(const Device& device, const void* from, DType from_type, float* to, int64_t elements);
 
 }  // namespace millrace::backend::cuda

@@ -16,7 +16,7 @@ namespace {
 using graph::Conv2dAttrs;
 using graph::Pass;
 
-enum : int64_t { kX = 1, kW, kY, kBias, kProduct, kSum };
+enum : int64_t { kX = 1, kW, kY, kBias, kProduct, kSum, kTotal, kSquares, kScratch };
 
 constexpr size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -26,7 +26,6 @@ struct Geometry {
   Conv2dAttrs attrs;
   DType dtype;
   int64_t w_channels;  // of one filter, with padding
-  OperationGraph::PostPads post;
   std::optional<Fold> fold;
 
   Geometry(const NodeView& view, const Shape& x_shape, const Shape& y_shape, graph::BufferId x_id, DType value_type)
@@ -34,14 +33,12 @@ struct Geometry {
         y(y_shape),
         attrs(view.attrs<Conv2dAttrs>()),
         dtype(value_type),
-        w_channels(padded(x.channels / attrs.groups)),
-        post{attrs.window.pad_h, attrs.window.pad_w} {
+        w_channels(padded(x.channels / attrs.groups)) {
     if (x_id != view.program.images) return;
     fold = stem_fold(view.graph);
     if (!fold) return;
     x.h = fold->stored_h, x.w = fold->stored_w, x.c = w_channels = fold->stored_c;
-    attrs.window = graph::Window::square(fold->taps, 1, -fold->first_tap);
-    post = {fold->post_pad_h, fold->post_pad_w};
+    attrs.window = graph::Window::square(fold->taps);
   }
 
   // Groups must not begin inside the padding of the group before.
@@ -64,20 +61,21 @@ struct Geometry {
     const int64_t r = attrs.window.kernel_h, s = attrs.window.kernel_w;
     return {kW, dtype, {y.c, w_channels, r, s}, {r * s * w_channels, 1, s * w_channels, w_channels}};
   }
-  TensorSpec bias_spec() const { return {kBias, dtype, {1, y.c, 1, 1}, {y.c, 1, y.c, y.c}}; }
+  TensorSpec bias_spec() const { return channels_spec(kBias, dtype); }
+  TensorSpec channels_spec(int64_t id, DType type) const { return {id, type, {1, y.c, 1, 1}, {y.c, 1, y.c, y.c}}; }
 
   void add_conv(OperationGraph& graph, ConvPass pass, const TensorSpec& out) const {
-    graph.add_conv(pass, x_spec(), w_spec(), out, attrs.window, post);
+    graph.add_conv(pass, x_spec(), w_spec(), out, attrs.window);
   }
   std::vector<ConvLibrary::Operand> operands() const {
     return {{kX, x.elements(), dtype}, {kW, w_elements(), dtype}, {kY, y.elements(), dtype}};
   }
   std::string work(const char* pass) const {
     const graph::Window& w = attrs.window;
-    return fmt::format(
-        "conv {} {} {}x{}x{}x{} to {} kernel {}x{} stride {}x{} pad {}x{} then {}x{} dilation {}x{} groups {}{}{}",
-        pass, name_of(dtype), x.n, x.h, x.w, x.c, y.c, w.kernel_h, w.kernel_w, w.stride_h, w.stride_w, w.pad_h, w.pad_w,
-        post.h, post.w, w.dilation_h, w.dilation_w, attrs.groups, attrs.bias ? " bias" : "", attrs.relu ? " relu" : "");
+    return fmt::format("conv {} {} {}x{}x{}x{} to {} kernel {}x{} stride {}x{} pad {}x{} dilation {}x{} groups {}{}{}",
+                       pass, name_of(dtype), x.n, x.h, x.w, x.c, y.c, w.kernel_h, w.kernel_w, w.stride_h, w.stride_w,
+                       w.pad_h, w.pad_w, w.dilation_h, w.dilation_w, attrs.groups, attrs.bias ? " bias" : "",
+                       attrs.relu ? " relu" : "");
   }
 
  private:
@@ -87,7 +85,59 @@ struct Geometry {
   }
 };
 
+// A convolution that also sums its outputs for the batch norm behind it: in cuDNN's epilogue, or by another pass.
+Kernel prepare_forward_with_sums(const Device& device, ConvLibrary& library, const NodeView& view) {
+  const Geometry g(view, view.read(0), view.write(0), view.node.reads[0], dtype_of_read(view, 0));
+  const BiasShape shape{g.dtype, g.y.pixels(), g.y.c};
+  const size_t moments_bytes = bias_gradient_scratch(device, shape);
+  std::vector<ConvLibrary::Operand> operands = g.operands();
+  operands.push_back({kTotal, g.y.c, DType::F32});
+  operands.push_back({kSquares, g.y.c, DType::F32});
+  operands.push_back({kScratch, static_cast<int64_t>(moments_bytes / sizeof(float) + 2 * g.y.c), DType::F32});
+  auto with_sums = std::make_shared<OperationGraph>(), plain = std::make_shared<OperationGraph>();
+  g.add_conv(*with_sums, ConvPass::Forward, g.y_spec());
+  with_sums->add_sums(g.y_spec(), g.channels_spec(kTotal, DType::F32), g.channels_spec(kSquares, DType::F32));
+  g.add_conv(*plain, ConvPass::Forward, g.y_spec());
+  std::vector<ConvLibrary::Way> ways{{"plain", plain, [=](const std::vector<void*>& memory) {
+                                        auto* sums = static_cast<float*>(memory[5]);
+                                        channel_moments(device, shape, memory[2], sums, sums + 2 * g.y.c);
+                                      }}};
+  // cuDNN adds its sums in whatever order they come, and does not say so.
+  if (!library.deterministic()) ways.push_back({"sums", with_sums, {}, 5});
+  ConvLibrary::Chosen chosen;
+  if (g.fits_cudnn()) chosen = library.choose(g.work("F with sums"), ways, operands);
+  if (!chosen.plan && g.fold) refuse_shape(view, "cuDNN has no convolution for the folded images");
+  const bool sums_itself = chosen.plan && ways[chosen.way].name == "sums";
+  const size_t workspace = chosen.plan ? chosen.plan->workspace_bytes() : 0;
+  const ConvLoops loops(device, view, g.dtype);
+  const cudnnHandle_t handle = library.handle();
+  return {chosen.plan ? chosen.name : "loops", g.folded_bytes() + std::max(workspace, moments_bytes),
+          [=](const Bindings& bind) -> Task {
+            auto* scratch = static_cast<std::byte*>(bind.scratch);
+            auto* sums = bind.write<float>(1);
+            std::vector<int64_t> ids{kX, kW, kY};
+            std::vector<void*> memory{bind.reads[0], g.fold ? scratch : bind.reads[1], bind.writes[0]};
+            if (sums_itself) {
+              ids.insert(ids.end(), {kTotal, kSquares});
+              memory.insert(memory.end(), {static_cast<void*>(sums), static_cast<void*>(sums + g.y.c)});
+            }
+            std::shared_ptr<const Descriptor> pack;
+            if (chosen.plan) pack = chosen.plan->pack(ids, memory, scratch + g.folded_bytes());
+            const void *x = bind.reads[0], *w = bind.reads[1];
+            return [=, plan = chosen.plan, y = bind.writes[0]](const StepContext&) {
+              if (g.fold) fold_weight(device, *g.fold, w, g.y.c, scratch, g.dtype);
+              if (plan) {
+                plan->run(handle, *pack);
+              } else {
+                loops.forward(x, w, y);
+              }
+              if (!sums_itself) channel_moments(device, shape, y, sums, scratch + g.folded_bytes());
+            };
+          }};
+}
+
 Kernel prepare_forward(const Device& device, ConvLibrary& library, const NodeView& view) {
+  if (view.num_writes() > 1) return prepare_forward_with_sums(device, library, view);
   const Geometry g(view, view.read(0), view.write(0), view.node.reads[0], dtype_of_read(view, 0));
   const bool bias = g.attrs.bias, relu = g.attrs.relu;
   const BiasShape bias_shape{g.dtype, g.y.pixels(), g.y.c};

@@ -20,6 +20,7 @@ class ConvLibrary {
   ConvLibrary& operator=(const ConvLibrary&) = delete;
 
   cudnnHandle_t handle() const { return handle_; }
+  bool deterministic() const { return wishes_.deterministic; }
 
   // One way to do some work: a graph of cuDNN, and what has to be run after it.
   struct Way {

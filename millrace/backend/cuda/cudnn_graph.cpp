@@ -133,14 +133,15 @@ Descriptor& OperationGraph::tensor(const TensorSpec& spec) {
 }
 
 void OperationGraph::add_conv(ConvPass pass, const TensorSpec& x, const TensorSpec& w, const TensorSpec& y,
-                              const graph::Window& window, const PostPads& post) {
+                              const graph::Window& window) {
   auto conv = std::make_unique<Descriptor>(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
   conv->set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
   const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
   conv->set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
   conv->set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, int64_t{2});
-  conv->set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, std::vector<int64_t>{window.pad_h, window.pad_w});
-  conv->set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, std::vector<int64_t>{post.h, post.w});
+  const std::vector<int64_t> pads{window.pad_h, window.pad_w};
+  conv->set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, pads);
+  conv->set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, pads);
   conv->set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, std::vector<int64_t>{window.stride_h, window.stride_w});
   conv->set(CUDNN_ATTR_CONVOLUTION_DILATIONS, std::vector<int64_t>{window.dilation_h, window.dilation_w});
   conv->finalize();
@@ -188,6 +189,18 @@ void OperationGraph::add_pointwise(cudnnPointwiseMode_t mode, const TensorSpec& 
   operation->set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensor(y));
   operation->finalize();
   kept_.push_back(std::move(pointwise));
+  operations_.push_back(std::move(operation));
+}
+
+void OperationGraph::add_sums(const TensorSpec& x, const TensorSpec& sum, const TensorSpec& squares) {
+  auto operation = std::make_unique<Descriptor>(CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR);
+  const cudnnGenStatsMode_t mode = CUDNN_GENSTATS_SUM_SQSUM;
+  operation->set(CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, 1, &mode);
+  operation->set(CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC, CUDNN_DATA_FLOAT);
+  operation->set(CUDNN_ATTR_OPERATION_GENSTATS_XDESC, tensor(x));
+  operation->set(CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, tensor(sum));
+  operation->set(CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, tensor(squares));
+  operation->finalize();
   operations_.push_back(std::move(operation));
 }
 

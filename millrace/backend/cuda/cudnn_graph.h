@@ -54,14 +54,13 @@ enum class ConvPass { Forward, InputGrad, WeightGrad };
 
 class OperationGraph {
  public:
-  // Forward: x, w -> y. InputGrad: dx, w, dy (x being what is written). WeightGrad: x, dw, dy (w being written). What
-  // is padded after may differ from what is padded before.
-  struct PostPads {
-    int64_t h = 0, w = 0;
-  };
+  // Forward: x, w -> y. InputGrad: dx, w, dy (x being what is written). WeightGrad: x, dw, dy (w being written).
   void add_conv(ConvPass pass, const TensorSpec& x, const TensorSpec& w, const TensorSpec& y,
-                const graph::Window& window, const PostPads& post);
+                const graph::Window& window);
   void add_pointwise(cudnnPointwiseMode_t mode, const TensorSpec& x, const TensorSpec* other, const TensorSpec& y);
+
+  // Sums of x and of its squares, per channel.
+  void add_sums(const TensorSpec& x, const TensorSpec& sum, const TensorSpec& squares);
 
   struct Engine {
     Descriptor config;

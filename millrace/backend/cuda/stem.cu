@@ -4,8 +4,6 @@
 namespace millrace::backend::cuda {
 namespace {
 
-int floor_divide(int a, int b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
-
 template <typename T>
 __global__ void fold_pixels(Fold f, const float* plain, T* to, int64_t elements) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
@@ -26,8 +24,8 @@ __device__ int64_t place_of(const Fold& f, int64_t i) {
   const int64_t o = i / f.stored_c / f.taps / f.taps;
   const int dw = static_cast<int>(k % f.depth), dh = static_cast<int>(k / f.depth % f.depth);
   const int64_t c = k / (f.depth * f.depth);
-  const int64_t r = (r_tap + f.first_tap) * f.step + dh + f.pad - f.origin;
-  const int64_t s = (s_tap + f.first_tap) * f.step + dw + f.pad - f.origin;
+  const int64_t r = r_tap * f.step + dh + f.pad - f.origin;
+  const int64_t s = s_tap * f.step + dw + f.pad - f.origin;
   if (c >= f.channels || r < 0 || r >= f.kernel || s < 0 || s >= f.kernel) return -1;
   return ((o * f.kernel + r) * f.kernel + s) * ((f.channels + 7) / 8 * 8) + c;
 }
@@ -76,21 +74,17 @@ std::optional<Fold> stem_fold(const graph::Graph& graph) {
     const int s = v.stride_h;
     if (x[1] * s * s > 64 || v.kernel_h < s) return std::nullopt;
     fold.step = fold.depth = s;
-    fold.first_tap = floor_divide(-v.pad_h, s);
-    fold.taps = floor_divide(v.kernel_h - 1 - v.pad_h, s) - fold.first_tap + 1;
-    fold.stored_h = (x[2] + s - 1) / s;
-    fold.stored_w = (x[3] + s - 1) / s;
+    fold.origin = (v.pad_h + s - 1) / s * s;
+    fold.taps = (v.kernel_h - 1 - v.pad_h + fold.origin) / s + 1;
   } else {
-    if (x[1] * v.kernel_h * v.kernel_h > 32) return std::nullopt;
+    // Every pixel is stored once for each place: worth it only while it is small.
+    if (x[1] * v.kernel_h * v.kernel_h > 32 || !is_half(graph.dtype)) return std::nullopt;
     fold.origin = v.pad_h;
     fold.depth = v.kernel_h;
-    fold.stored_h = y[2];
-    fold.stored_w = y[3];
   }
+  fold.stored_h = y[2] + fold.taps - 1;
+  fold.stored_w = y[3] + fold.taps - 1;
   fold.stored_c = padded(x[1] * fold.depth * fold.depth);
-  fold.post_pad_h = y[2] - fold.stored_h + fold.first_tap + fold.taps - 1;
-  fold.post_pad_w = y[3] - fold.stored_w + fold.first_tap + fold.taps - 1;
-  if (fold.first_tap > 0 || fold.post_pad_h < 0 || fold.post_pad_w < 0) return std::nullopt;
   return fold;
 }
 

@@ -2,9 +2,11 @@
 // folded. A stored pixel (i, j) holds the D x D pixels of the image from (i B - P, j B - P) on, as channels (c, dh,
 // dw); the convolution becomes one over those channels with fewer places.
 //
-//   stride s > 1   B = D = s, P = 0       s x s pixels become channels, each once: a 7x7 convolution of stride 2 over
+//   stride s > 1   B = D = s              s x s pixels become channels, each once: a 7x7 convolution of stride 2 over
 //                                         3 channels is a 4x4 one of stride 1 over 12
-//   stride 1       B = 1, D = k, P = pad  every place of a small window: a 3x3 convolution is a 1x1 one over 27
+//   stride 1       B = 1, D = k           every place of a small window: a 3x3 convolution is a 1x1 one over 27
+//
+// P is the padding, rounded up to whole steps: what is stored has it, so that the folded convolution needs none.
 #pragma once
 
 #include <optional>
@@ -16,10 +18,9 @@ namespace millrace::backend::cuda {
 struct Fold {
   int64_t n = 0, channels = 0, h = 0, w = 0;  // of the images
   int step = 1, origin = 0, depth = 1;        // B, P, D
-  int first_tap = 0, taps = 1;                // of the folded convolution, along each axis
+  int taps = 1;                               // of the folded convolution, along each axis
   int kernel = 1, pad = 0;                    // of the convolution as the model has it
   int64_t stored_h = 0, stored_w = 0, stored_c = 0;
-  int64_t post_pad_h = 0, post_pad_w = 0;  // before it is -first_tap
 
   int64_t elements() const { return n * stored_h * stored_w * stored_c; }
 };

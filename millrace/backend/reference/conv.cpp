@@ -117,6 +117,23 @@ void bias_grad(const Nchw& shape, const T* dy, T* db) {
   }
 }
 
+// Of each channel: its sum, then behind those of all channels the sum of its squares.
+template <typename T>
+void output_sums(const Nchw& shape, const T* y, T* sums) {
+  for (int64_t o = 0; o < shape.c; ++o) {
+    double sum = 0, squares = 0;
+    for (int64_t n = 0; n < shape.n; ++n) {
+      for (int64_t i = 0; i < shape.h * shape.w; ++i) {
+        const double value = y[shape.at(n, o, 0, 0) + i];
+        sum += value;
+        squares += value * value;
+      }
+    }
+    sums[o] = static_cast<T>(sum);
+    sums[shape.c + o] = static_cast<T>(squares);
+  }
+}
+
 }  // namespace
 
 Kernel prepare_conv(const NodeView& view) {
@@ -124,11 +141,14 @@ Kernel prepare_conv(const NodeView& view) {
     case graph::Pass::Forward:
     case graph::Pass::Evaluate: {
       const Geometry g = geometry(view, view.read(0), view.write(0), view.read(1));
-      const bool biased = view.num_reads() > 2;
+      const bool biased = view.num_reads() > 2, summed = view.num_writes() > 1;
       return plain_kernel(view, [=]<typename T>(const Bindings& at) -> Task {
         const T *x = at.read<T>(0), *w = at.read<T>(1), *bias = biased ? at.read<T>(2) : nullptr;
-        T* y = at.write<T>(0);
-        return [=](const StepContext&) { forward(g, x, w, bias, y); };
+        T *y = at.write<T>(0), *sums = summed ? at.write<T>(1) : nullptr;
+        return [=](const StepContext&) {
+          forward(g, x, w, bias, y);
+          if (sums) output_sums(g.y, y, sums);
+        };
       });
     }
     case graph::Pass::InputGrad: {

@@ -68,6 +68,16 @@ TEST_F(CudaConv, GroupsAgreeWithReference) {
   }
 }
 
+TEST_F(CudaConv, SumsOfOutputsAgreeWithReference) {
+  for (const Window& w : {Window::square(1), Window::square(3, 1, 1), Window::square(3, 2, 1)}) {
+    for (int channels : {13, 64, 128}) {
+      NodeSpec spec{.kind = OpKind::Conv2d, .x = {4, 64, 14, 14}, .attrs = Conv2dAttrs{channels, w, 1, false, false}};
+      spec.sums = true;
+      expect_agrees(spec, {.rows = 4});
+    }
+  }
+}
+
 // The layers of the residual networks at a small size: whole vectors of channels, where cuDNN has its best kernels.
 TEST_F(CudaConv, FullVectorsAgreeWithReference) {
   for (bool relu : {false, true}) {
