@@ -12,7 +12,7 @@ presets=("$@")
 tools/install_dependencies.sh
 for preset in "${presets[@]}"; do
   echo "== $preset"
-  [ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" >/dev/null
+  [ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" | { grep "not built" || true; }
   cmake --build --preset "$preset" | tail -n 1
   ctest --test-dir "build/$preset" --output-on-failure --parallel "$(nproc)" --progress
 done

@@ -49,7 +49,8 @@ std::string render_table(const Summary& s) {
   const Percentiles& step = s.step_ms;
   Table table;
   table.add({"model", fmt::format("{}, {} parameters", s.model, human_large(s.parameters))});
-  table.add({"ran on", fmt::format("{}, {}, {}", s.device, counted(s.threads, "thread"), s.precision)});
+  const std::string with = s.device == "cuda" ? "" : counted(s.threads, "thread") + ", ";
+  table.add({"ran on", fmt::format("{}, {}{}", s.device, with, s.precision)});
   table.add({"trained", fmt::format("{} of {}: {}", counted(s.steps, "step"), human_count(s.batch),
                                     counted(s.samples, "sample"))});
   table.add({"speed", fmt::format("{} samples/s, {} GFLOP/s", human_number(s.samples_per_s), human_number(s.gflops))});

@@ -236,5 +236,69 @@ TEST(Autodiff, ThreeReadersTakeTwoAdds) {
   EXPECT_EQ(nodes_of(training_program(graph, {}), 0, OpKind::Add, Pass::InputGrad).size(), 2u);
 }
 
+Graph half_graph(DType dtype) {
+  const job::Model model{.name = "resnet_small", .classes = 10, .image_size = 16};
+  return fuse(model::build(model, 2, 0.1, dtype));
+}
+
+TEST(Autodiff, HalvesHaveMastersAndWideSums) {
+  for (const DType dtype : {DType::F16, DType::BF16}) {
+    const Graph graph = half_graph(dtype);
+    const Program program = training_program(graph, {.microbatches = 2});
+    std::map<ParamId, int> masters;
+    for (const Buffer& buffer : program.buffers) {
+      const bool norm = buffer.param != kNone && graph.params[buffer.param].role != ParamRole::Weight &&
+                        graph.params[buffer.param].role != ParamRole::Bias;
+      switch (buffer.role) {
+        case BufferRole::Master: ++masters[buffer.param]; [[fallthrough]];
+        case BufferRole::Velocity:
+        case BufferRole::GradientSum:
+        case BufferRole::Statistic: EXPECT_EQ(buffer.dtype, DType::F32) << buffer.name; break;
+        case BufferRole::Weight:
+        case BufferRole::WeightGradient: EXPECT_EQ(buffer.dtype, norm ? DType::F32 : dtype) << buffer.name; break;
+        default: break;
+      }
+    }
+    int64_t trainable = 0;
+    for (const Param& param : graph.params) trainable += param.trainable() ? 1 : 0;
+    EXPECT_EQ(static_cast<int64_t>(masters.size()), trainable);
+  }
+}
+
+TEST(Autodiff, OnlyF16HasALossScaleAndChecksBeforeItUpdates) {
+  EXPECT_EQ(training_program(half_graph(DType::BF16), {}).loss_scale, kNone);
+  EXPECT_EQ(training_program(half_graph(DType::F32), {}).loss_scale, kNone);
+  const Program program = training_program(half_graph(DType::F16), {});
+  ASSERT_NE(program.loss_scale, kNone);
+  ASSERT_LT(program.first_update, program.first_step);
+  std::set<BufferId> checked;
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    const Node& node = program.nodes[i];
+    EXPECT_EQ(node.kind == OpKind::CheckFinite, i >= program.first_update && i < program.first_step) << i;
+    if (node.kind == OpKind::CheckFinite) checked.insert(node.reads[0]);
+    if (node.kind != OpKind::SgdStep) continue;
+    EXPECT_GE(i, program.first_step);
+    EXPECT_TRUE(checked.contains(node.reads[1])) << node.name;
+    EXPECT_TRUE(contains(node.reads, program.loss_scale)) << node.name;
+  }
+  EXPECT_EQ(program.nodes.back().kind, OpKind::AdjustScale);
+}
+
+TEST(Autodiff, AConvolutionSumsForTheBatchNormBehindIt) {
+  const Style style{.sums_in_conv = true};
+  for (const DType dtype : {DType::F16, DType::BF16}) {
+    const Graph graph = half_graph(dtype);
+    const Program program = training_program(graph, {.style = style});
+    for (const Node& node : program.nodes) {
+      if (node.pass != Pass::Forward || node.kind != OpKind::BatchNorm) continue;
+      const size_t own = std::get<BatchNormAttrs>(node.attrs).residual ? 6 : 5;
+      ASSERT_EQ(node.reads.size(), own + (dtype == DType::F16 ? 1 : 0)) << node.name;
+      if (dtype == DType::F16) {
+        EXPECT_EQ(program.buffers[node.reads.back()].shape[0], 2);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace millrace::graph

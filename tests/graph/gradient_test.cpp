@@ -84,8 +84,8 @@ StepContext context_for(int64_t rows) {
 }
 
 // Every gradient at up to six places of each parameter.
-void expect_matches_finite_differences(const Graph& graph, const StepContext& context) {
-  ProgramRunner<double> runner(graph, training_program(graph, {}));
+void expect_matches_finite_differences(const Graph& graph, const StepContext& context, const Style& style = {}) {
+  ProgramRunner<double> runner(graph, training_program(graph, {.style = style}));
   fill_randomly(graph, runner);
   runner.run(context);
   for (ParamId param = 0; param < static_cast<ParamId>(graph.params.size()); ++param) {
@@ -164,6 +164,23 @@ TEST(WholeNetworkGradient, SmallResidualNetworkMatchesFiniteDifferences) {
   const job::Model model{.name = "resnet_small", .classes = 4, .image_size = 8, .channels = 2};
   const Graph graph = fuse(model::build(model, 2, 0.1, DType::F64));
   expect_matches_finite_differences(graph, context_for(2));
+}
+
+// Gradients that batch norm adds itself, and outputs that it makes once more.
+TEST(WholeNetworkGradient, TheStyleOfGpusMatchesFiniteDifferences) {
+  const Style style{.late_updates = true, .sums_in_norm = true, .sums_in_conv = true, .remakes_norm = true};
+  const job::Model model{.name = "resnet_small", .classes = 4, .image_size = 8, .channels = 2};
+  const Graph graph = fuse(model::build(model, 2, 0.1, DType::F64));
+  size_t two_parts = 0, made_again = 0;
+  for (const Node& node : training_program(graph, {.style = style}).nodes) {
+    if (node.kind != OpKind::BatchNorm || node.pass != Pass::InputGrad) continue;
+    two_parts += node.reads.size() > 6 ? 1 : 0;
+    made_again += !std::get<BatchNormAttrs>(node.attrs).residual && node.writes.size() > 2 ? 1 : 0;
+  }
+  EXPECT_GT(two_parts, 0u);
+  EXPECT_GT(made_again, 0u);
+  expect_matches_finite_differences(graph, context_for(2), style);
+  expect_matches_finite_differences(graph, context_for(1), style);
 }
 
 // A residual, a value read by three operators, and one added to itself.

@@ -114,5 +114,27 @@ TEST(Plan, WeightsThatAreSharedStayTogether) {
   EXPECT_NO_THROW(make_plan(job, graph, 2));
 }
 
+TEST(Plan, HalvesNeedStagesThatCanAgree) {
+  job::Job job = alexnet_job();
+  job.device = job::Device::Cuda;
+  job.precision = job::Precision::Fp16;
+  job.parallel.mode = job::Mode::OneFOneB;
+  job.parallel.placement = "0:0.0:1";
+  const graph::Graph graph = model::training_graph(job, 1);
+  EXPECT_TRUE(make_plan(job, graph, 1).pipeline.agrees_on_steps);
+  job.parallel.placement = "0:0-1.0:1";
+  EXPECT_THAT([&] { make_plan(job, graph, 1); }, testing::ThrowsMessage<std::invalid_argument>(
+                                                     testing::HasSubstr("one stage per device, 0:1 has several")));
+  job.precision = job::Precision::Bf16;
+  const graph::Graph wide = model::training_graph(job, 1);
+  EXPECT_FALSE(make_plan(job, wide, 1).pipeline.agrees_on_steps);
+  job.precision = job::Precision::Fp16;
+  job.parallel.mode = job::Mode::PipeDream;
+  job.parallel.replicas = job::Replicas::RoundRobin;
+  job.parallel.placement = "0:0-1.0:2";
+  EXPECT_THAT([&] { make_plan(job, graph, 1); },
+              testing::ThrowsMessage<std::invalid_argument>(testing::HasSubstr("update equally often")));
+}
+
 }  // namespace
 }  // namespace millrace::plan

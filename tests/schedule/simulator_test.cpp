@@ -4,6 +4,7 @@
 
 #include "millrace/schedule/csv.h"
 #include "millrace/schedule/generators.h"
+#include "millrace/schedule/prover.h"
 
 namespace millrace::schedule {
 namespace {
@@ -140,6 +141,24 @@ TEST(Simulator, ASumStartsWhenAllReplicasHaveReachedIt) {
   // Buckets are ready at 2 and 3; the second waits for the first to pass, and so does the first's step for nobody.
   const Timeline timeline = simulate(schedule, costs);
   EXPECT_DOUBLE_EQ(timeline.makespan_s, 2 + 10 + 20 + 2);
+}
+
+// What the last stage found good may still overflow on the first: it waits for it.
+TEST(Simulator, StagesThatAgreeStepTogether) {
+  for (const Mode mode : {Mode::OneFOneB, Mode::Ssp}) {
+    Pipeline pipeline = chain(mode, 2, mode == Mode::Ssp ? 1 : 2);
+    const auto step_of_last_stage = [&](bool agrees) {
+      pipeline.agrees_on_steps = agrees;
+      const Schedule schedule = lower(compute_schedule(pipeline, 1));
+      prove(schedule);
+      const Timeline timeline = simulate(schedule, unit_costs(pipeline, 1, 1, 1));
+      for (size_t i = 0; i < schedule.workers[1].size(); ++i) {
+        if (schedule.workers[1][i].kind == Kind::Step) return timeline.actions[1][i].begin_s;
+      }
+      return -1.0;
+    };
+    EXPECT_EQ(step_of_last_stage(true), step_of_last_stage(false) + 2) << "the first stage's backward";
+  }
 }
 
 TEST(Simulator, RefusesListsThatNeverEnd) {

@@ -77,14 +77,15 @@ std::optional<Fold> stem_fold(const graph::Graph& graph) {
     fold.origin = (v.pad_h + s - 1) / s * s;
     fold.taps = (v.kernel_h - 1 - v.pad_h + fold.origin) / s + 1;
   } else {
-    // Every pixel is stored once for each place: worth it only while it is small.
-    if (x[1] * v.kernel_h * v.kernel_h > 32 || !is_half(graph.dtype)) return std::nullopt;
+    if (x[1] * v.kernel_h * v.kernel_h > 32) return std::nullopt;
     fold.origin = v.pad_h;
     fold.depth = v.kernel_h;
   }
   fold.stored_h = y[2] + fold.taps - 1;
   fold.stored_w = y[3] + fold.taps - 1;
-  fold.stored_c = padded(x[1] * fold.depth * fold.depth);
+  // Whole vectors, as the matrix units want them; nobody else reads it.
+  const int64_t vector = is_half(graph.dtype) ? 8 : 4;
+  fold.stored_c = (x[1] * fold.depth * fold.depth + vector - 1) / vector * vector;
   return fold;
 }
 
