@@ -167,8 +167,20 @@ class CudaBackend final : public Backend {
     wait();
   }
   void add(float* total, const float* part, size_t count) override {
-    cuda::add_floats(device_, total, part, count);
-    wait();
+    if (is_here(total) && is_here(part)) {
+      cuda::add_floats(device_, total, part, count);
+      return wait();
+    }
+    // Another GPU's memory cannot be counted on to be within reach of a kernel: it comes here in pieces.
+    const size_t most = staging_.bytes / sizeof(float) / 2;
+    float *here = staging_.memory, *other = staging_.memory + most;
+    for (size_t first = 0; first < count; first += most) {
+      const size_t floats = std::min(most, count - first);
+      copy(here, total + first, floats * sizeof(float));
+      copy(other, part + first, floats * sizeof(float));
+      cuda::add_floats(device_, here, other, floats);
+      copy(total + first, here, floats * sizeof(float));
+    }
   }
   void scale(float* values, size_t count, float factor) override {
     cuda::scale_floats(device_, values, count, factor);
@@ -216,6 +228,12 @@ class CudaBackend final : public Backend {
   void release(void* memory, size_t) override { cudaFree(memory); }
 
  private:
+  bool is_here(const void* memory) const {
+    cudaPointerAttributes attributes{};
+    MILLRACE_CUDA(cudaPointerGetAttributes(&attributes, memory));
+    return attributes.type == cudaMemoryTypeDevice && attributes.device == options_.device;
+  }
+
   // Everything of a worker is called on its own thread, which has a device of its own.
   void select() const { MILLRACE_CUDA(cudaSetDevice(options_.device)); }
 
