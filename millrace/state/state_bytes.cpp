@@ -25,6 +25,7 @@ class Reader {
   explicit Reader(const std::string& bytes) : bytes_(bytes) {}
 
   void take(void* data, size_t size) {
+    if (size == 0) return;  // an empty vector may have no memory at all
     if (size > bytes_.size() - at_) fail_run("a state sent by another process ends after {} bytes", bytes_.size());
     std::memcpy(data, bytes_.data() + at_, size);
     at_ += size;
@@ -64,7 +65,7 @@ std::string to_bytes(const State& state) {
   put_tensors(out, state.velocity);
   const uint64_t count = state.loss_scale.size();
   put(out, &count, sizeof count);
-  put(out, state.loss_scale.data(), count * sizeof(float));
+  if (count > 0) put(out, state.loss_scale.data(), count * sizeof(float));
   return out;
 }
 

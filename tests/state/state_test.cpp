@@ -105,5 +105,18 @@ TEST(InitialState, NormalsHaveTheMomentsOfNormals) {
   EXPECT_NEAR(neighbours / count, 0, 5e-3);
 }
 
+TEST(StateBytes, ComeBackAsTheyWere) {
+  State state;
+  EXPECT_EQ(state_from_bytes(to_bytes(state)), state);
+  state.params["w"] = {{2, 3}, {1, 2, 3, 4, 5, 6}};
+  state.velocity["w"] = {{2, 3}, {6, 5, 4, 3, 2, 1}};
+  EXPECT_EQ(state_from_bytes(to_bytes(state)), state);
+  state.loss_scale = {32768, 7, 1};
+  EXPECT_EQ(state_from_bytes(to_bytes(state)), state);
+  std::string bytes = to_bytes(state);
+  bytes.pop_back();
+  EXPECT_THROW(state_from_bytes(bytes), std::runtime_error);
+}
+
 }  // namespace
 }  // namespace millrace::state

@@ -108,9 +108,9 @@ class CudaBackend final : public Backend {
       case OpKind::Conv2d: return cuda::prepare_conv(device_, *conv_, view);
       case OpKind::Linear: return cuda::prepare_linear(device_, *matmul_, view);
       case OpKind::BatchNorm: return cuda::prepare_batch_norm(device_, view);
-      case OpKind::MaxPool:
+      case OpKind::MaxPool: return cuda::prepare_max_pool(device_, view);
       case OpKind::AvgPool:
-      case OpKind::AdaptiveAvgPool: return cuda::prepare_pool(device_, view);
+      case OpKind::AdaptiveAvgPool: return cuda::prepare_avg_pool(device_, view);
       case OpKind::Relu: return cuda::prepare_relu(device_, view);
       case OpKind::Add:
       case OpKind::Accumulate: return cuda::prepare_add(device_, view);

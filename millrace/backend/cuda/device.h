@@ -33,7 +33,6 @@ struct Device {
 };
 
 constexpr int64_t padded(int64_t channels) { return (channels + 7) / 8 * 8; }
-constexpr int64_t padded_channels(int64_t channels, DType) { return padded(channels); }
 
 // A value of four axes as it lies in memory.
 struct Image {
@@ -41,7 +40,6 @@ struct Image {
   int64_t channels;    // without
 
   explicit Image(const Shape& shape) : n(shape[0]), h(shape[2]), w(shape[3]), c(padded(shape[1])), channels(shape[1]) {}
-  Image(const Shape& shape, DType) : Image(shape) {}
   int64_t pixels() const { return n * h * w; }
   int64_t elements() const { return pixels() * c; }
 };

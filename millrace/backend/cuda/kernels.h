@@ -15,7 +15,8 @@ class MatmulLibrary;
 Kernel prepare_conv(const Device& device, ConvLibrary& library, const NodeView& view);
 Kernel prepare_linear(const Device& device, MatmulLibrary& library, const NodeView& view);
 Kernel prepare_batch_norm(const Device& device, const NodeView& view);
-Kernel prepare_pool(const Device& device, const NodeView& view);  // max, average and adaptive average
+Kernel prepare_max_pool(const Device& device, const NodeView& view);
+Kernel prepare_avg_pool(const Device& device, const NodeView& view);  // average and adaptive average
 Kernel prepare_relu(const Device& device, const NodeView& view);
 Kernel prepare_add(const Device& device, const NodeView& view);  // Add and Accumulate
 Kernel prepare_flatten(const Device& device, const NodeView& view);

@@ -72,7 +72,9 @@ inline OneNode build_for_cuda(const NodeSpec& spec, Reads reads = Reads::Value) 
   one.graph.images = reads == Reads::Images ? 0 : graph::kNone;
   if (reads == Reads::Images) {
     for (graph::Buffer& buffer : one.program.buffers) {
-      if (buffer.name == "x") buffer.role = BufferRole::Input;
+      if (buffer.name != "x") continue;
+      buffer.role = BufferRole::Input;
+      one.program.images = static_cast<BufferId>(&buffer - one.program.buffers.data());
     }
   }
   // Without a ReLU the gradient of the residual is dy itself: autodiff shares the buffer and no node writes it.
