@@ -108,15 +108,16 @@ void print_cluster(const Cluster& cluster) {
   print_matrix(cluster);
 }
 
-void detect(const std::string& out) {
+void detect(const std::string& out, bool gpus) {
   std::unique_ptr<comm::Process> process = comm::make_process();
   together(process, [&] {
     if (process->size() > 2) {
       fail_input("cluster detect measures between two processes, {} were started; write mpirun -n 2", process->size());
     }
+    if (gpus && process->size() > 1) fail_input("cluster detect --gpus measures those of one process; start one");
     if (process->rank() == 0 && !out.empty()) report::check_file(out, "--out");
   });
-  const Cluster cluster = process->size() == 1 ? detect_threads() : detect_processes(*process);
+  const Cluster cluster = gpus ? detect_gpus() : process->size() == 1 ? detect_threads() : detect_processes(*process);
   if (process->rank() != 0) return;
   print_cluster(cluster);
   if (out.empty()) return;
@@ -126,14 +127,16 @@ void detect(const std::string& out) {
 
 void declare_detect(CLI::App& group, Action& action) {
   auto out = std::make_shared<std::string>();
-  CLI::App* command = group.add_subcommand("detect", "Measure this machine as a cluster of CPU workers");
+  auto gpus = std::make_shared<bool>(false);
+  CLI::App* command = group.add_subcommand("detect", "Measure this machine as a cluster of CPU workers or GPUs");
+  command->add_flag("--gpus", *gpus, "Its GPUs instead of its cores");
   command->add_option("-o,--out", *out, "Write the cluster here (YAML)")
       ->type_name("FILE")
       ->check(not_empty("local.yaml"));
   command->footer(
       "Alone, a device is a core, and copies between two threads are measured. Under mpirun -n 2 a device is a\n"
       "process, and messages between the two are measured, on one host or on two.");
-  command->callback([out, &action] { action = [out] { detect(*out); }; });
+  command->callback([out, gpus, &action] { action = [out, gpus] { detect(*out, *gpus); }; });
 }
 
 void declare_show(CLI::App& group, Action& action) {

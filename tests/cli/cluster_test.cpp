@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "cli/command_runner.h"
+#include "millrace/backend/cuda/cuda_backend.h"
 
 namespace millrace::cli {
 namespace {
@@ -53,6 +54,13 @@ TEST_F(ClusterCommand, MistakesAreOneLine) {
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_EQ(outcome.out, "");
   }
+}
+
+TEST_F(ClusterCommand, WithoutAGpuThereIsNothingToDetect) {
+  if (backend::cuda_device_count() > 0) GTEST_SKIP() << "there is one";
+  const Outcome outcome = run({"cluster", "detect", "--gpus"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("device: cuda"));
 }
 
 }  // namespace
