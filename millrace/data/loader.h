@@ -60,8 +60,6 @@ class Loader {
   // Time that next() had to wait for data, in all.
   double waited_s() const { return waited_s_; }
 
-  int64_t bytes() const { return buffer_bytes(dataset_, options_); }
-
   // What a loader's buffers take in memory.
   static int64_t buffer_bytes(const Dataset& dataset, const LoaderOptions& options);
 

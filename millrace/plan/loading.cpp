@@ -28,4 +28,10 @@ bool needs_loader(const data::Dataset& dataset, const Plan& plan, int stage, con
   return !dataset.one_fixed_batch() || options.ranges.size() > 1;
 }
 
+int64_t loading_bytes(const job::Job& job, const data::Dataset& dataset, const Plan& plan, int stage, int replica) {
+  const data::LoaderOptions options = loader_options(job, plan, stage, replica);
+  if (job.device == job::Device::Cuda || !needs_loader(dataset, plan, stage, options)) return 0;
+  return data::Loader::buffer_bytes(dataset, options);
+}
+
 }  // namespace millrace::plan

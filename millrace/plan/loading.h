@@ -14,4 +14,7 @@ data::LoaderOptions loader_options(const job::Job& job, const Plan& plan, int st
 // stays where it is read.
 bool needs_loader(const data::Dataset& dataset, const Plan& plan, int stage, const data::LoaderOptions& options);
 
+// What loading takes of the memory a stage is planned in. Nothing of a GPU's: batches wait on the host.
+int64_t loading_bytes(const job::Job& job, const data::Dataset& dataset, const Plan& plan, int stage, int replica);
+
 }  // namespace millrace::plan

@@ -141,7 +141,8 @@ class Predictor {
                         job_.data.test_samples > 0,
                         recomputes(stage)});
       if (memory.total() > predicted.memory.total()) predicted.memory = memory;
-      made_.worker_bytes[worker] += memory.total() + loader_bytes(stage, r);
+      made_.worker_bytes[worker] +=
+          memory.total() + static_cast<double>(loading_bytes(job_, *dataset_, plan_, stage, r));
       if (r > 0) continue;
       add_sums(stage, program);
     }
@@ -240,12 +241,6 @@ class Predictor {
         made_.links.push_back({receiver, sender, share * bytes * updates});
       }
     }
-  }
-
-  double loader_bytes(int stage, int replica) const {
-    const data::LoaderOptions options = loader_options(job_, plan_, stage, replica);
-    if (!needs_loader(*dataset_, plan_, stage, options)) return 0;
-    return static_cast<double>(data::Loader::buffer_bytes(*dataset_, options));
   }
 
   void check_memory() {

@@ -240,7 +240,7 @@ void Training::run_worker(Worker& worker, const std::vector<Segment>& segments, 
 }
 
 // Puts together what the replicas of the loss tell, in order, and passes it on.
-void Training::watch(const Observer& observer, TrainingResult& result) {
+void Training::watch(const Observer& observer, std::chrono::steady_clock::time_point began, TrainingResult& result) {
   const Pipeline& pipeline = facts_.plan.pipeline;
   const int replicas = pipeline.num_replicas(facts_.loss_stage());
   const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
@@ -253,7 +253,7 @@ void Training::watch(const Observer& observer, TrainingResult& result) {
   // When the last part of each was told, and of the one that was last awaited: by the clock of those who tell, so that
   // a slow watcher does not show.
   std::map<std::pair<bool, int64_t>, std::chrono::steady_clock::time_point> told;
-  auto latest = std::chrono::steady_clock::now();
+  auto latest = began;
   auto await = [&](bool evaluation, int64_t number, int parts) {
     auto& wanted = gathered[{evaluation, number}];
     while (static_cast<int>(wanted.size()) < parts) {
@@ -272,7 +272,7 @@ void Training::watch(const Observer& observer, TrainingResult& result) {
   };
 
   Metrics stretch;
-  auto since = std::chrono::steady_clock::now();
+  auto since = began;
   for (size_t i = 0; i < all.size(); ++i) {
     for (int64_t step = all[i].first; step < all[i].first + all[i].steps; ++step) {
       const Metrics metrics = await(false, step, step_parts);
@@ -305,6 +305,7 @@ TrainingResult Training::run(const Observer& observer) {
   const std::vector<Segment> all = segments();
   for (const Segment& segment : all) schedule_for(segment.steps);
 
+  const auto began = std::chrono::steady_clock::now();  // before anyone can tell of a step
   std::vector<std::future<void>> calls;
   for (LocalWorker& local : workers_) {
     calls.push_back(local.thread->call([&] {
@@ -331,7 +332,7 @@ TrainingResult Training::run(const Observer& observer) {
   };
   if (process_.rank() == 0) {
     try {
-      watch(observer, result);
+      watch(observer, began, result);
       if (result.diverged) process_.abort();
     } catch (...) {
       process_.abort();

@@ -2,6 +2,7 @@
 // What a user sees of it is up to an observer.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -102,7 +103,7 @@ class Training {
   std::vector<Segment> segments() const;
   const schedule::Schedule& schedule_for(int64_t steps);
   void run_worker(Worker& worker, const std::vector<Segment>& segments, const Observer& observer);
-  void watch(const Observer& observer, TrainingResult& result);
+  void watch(const Observer& observer, std::chrono::steady_clock::time_point began, TrainingResult& result);
   void on_all_workers(const std::function<void(LocalWorker&)>& work);
 
   comm::Process& process_;

@@ -79,10 +79,7 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   options.style = backend::style_of(job.device);
   options.loss_scale = job.loss_scale.start;
   options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
-  const data::LoaderOptions loader = plan::loader_options(job, facts_.plan, stage, replica);
-  if (plan::needs_loader(*facts_.train_data, facts_.plan, stage, loader)) {
-    options.loader_bytes = static_cast<size_t>(data::Loader::buffer_bytes(*facts_.train_data, loader));
-  }
+  options.loader_bytes = static_cast<size_t>(plan::loading_bytes(job, *facts_.train_data, facts_.plan, stage, replica));
   added.session = std::make_unique<Session>(added.graph, backend, options);
 }
 
@@ -159,8 +156,7 @@ void Worker::put_samples(Stage& stage, const data::Dataset& dataset, std::span<c
 size_t Worker::planned_bytes() const {
   size_t bytes = 0;
   for (const Stage& stage : stages_) {
-    bytes += stage.session->memory().planned_bytes;
-    if (stage.loader) bytes += static_cast<size_t>(stage.loader->bytes());
+    bytes += stage.session->memory().planned_bytes + stage.session->options().loader_bytes;
   }
   return bytes;
 }
