@@ -40,8 +40,7 @@ class Learning : public CommandTest {
   }
   static void expect_loss_falls(const std::vector<nlohmann::json>& records) {
     ASSERT_EQ(records.size(), 48u);
-    // So small a network is chaotic: with Nesterov it ends at 0.18 to 0.64, by the rounding of the kernels chosen.
-    EXPECT_LT(mean_loss(records, 40, 8), 0.75 * mean_loss(records, 0, 8));
+    EXPECT_LT(mean_loss(records, 40, 8), 0.6 * mean_loss(records, 0, 8));
   }
   static double learning_rate(const std::vector<nlohmann::json>& records, size_t step) {
     return records.at(step).at("lr").get<double>();
@@ -51,8 +50,9 @@ class Learning : public CommandTest {
 TEST_F(Learning, PlainDescentLearns) { expect_loss_falls(train("run", {"optimizer.momentum=0", "optimizer.lr=0.1"})); }
 
 TEST_F(Learning, MomentumAndNesterovLearnDifferently) {
-  expect_loss_falls(train("momentum", {"optimizer.momentum=0.9"}));
-  expect_loss_falls(train("nesterov", {"optimizer.momentum=0.9", "optimizer.nesterov=true"}));
+  // At twice the rate Nesterov is chaotic here: how far the loss falls depends on the rounding of the kernels chosen.
+  expect_loss_falls(train("momentum", {"optimizer.momentum=0.9", "optimizer.lr=0.01"}));
+  expect_loss_falls(train("nesterov", {"optimizer.momentum=0.9", "optimizer.lr=0.01", "optimizer.nesterov=true"}));
   EXPECT_NE(weights("momentum"), weights("nesterov"));
 }
 

@@ -262,7 +262,6 @@ TEST(MemoryPlan, AnEmptyProgramTakesNothing) {
 
 // The models' real programs, without workspace: layouts are the backend's affair, the rules are the same.
 TEST(MemoryPlan, TheModelsProgramsAreSafe) {
-  int in_place = 0;
   for (const char* name : {"alexnet", "vgg16_bn", "resnet50"}) {
     const job::Model model{.name = name, .classes = 10, .image_size = 64};
     const graph::Graph graph = graph::fuse(model::build(model, 2, 0.0));
@@ -278,11 +277,13 @@ TEST(MemoryPlan, TheModelsProgramsAreSafe) {
       p.make();
       Arena arena(p);
       arena.run();
-      in_place += arena.in_place();
+      // Evaluating AlexNet, every ReLU is part of what comes before it: nothing is left to be done in place.
+      if (microbatches > 0 || std::string(name) != "alexnet") {
+        EXPECT_GT(arena.in_place(), 0);
+      }
       EXPECT_EQ(p.plan.floor_bytes, most_alive(p));
     }
   }
-  EXPECT_GT(in_place, 100);
 }
 
 }  // namespace
