@@ -129,7 +129,7 @@ def gpu_page(record):
         f"## {record['gpu']}\n",
         f"PyTorch {record['torch']} (cuDNN {record['torch_cudnn']}), torch.compile, channels-last, fused SGD, autocast; synthetic "
         f"data on the device, 224x224, 1000 classes. Samples/s: median of {rounds} rounds in turn. Memory: PyTorch's peak "
-        f"allocation, Millrace's plan, MiB. `bench/vs_torch_gpu.py`.\n",
+        f"allocation, Millrace's plan, MiB. Commit {record['commit'][:10]}, `{record['command']}`.\n",
         table(
             ["model", "batch", "precision", "PyTorch", "Millrace", "speed", "PyTorch MiB", "Millrace MiB", "memory"], rows
         ),

@@ -99,6 +99,7 @@ def version_facts(binary):
         "torch_cudnn": torch.backends.cudnn.version(),
         "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
         "millrace": binary,
+        "command": "python3 " + " ".join(sys.argv),
     }
 
 

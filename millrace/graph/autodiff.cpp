@@ -355,7 +355,7 @@ class Unroller {
 
   void emit_weight_grad(const Op& op, std::vector<BufferId> reads, const std::vector<ParamId>& params) {
     const bool sums = options_.microbatches > 1, keeps = sums || options_.keeps_gradients;
-    const bool late = keeps || options_.style.late_updates || program_.loss_scale != kNone;
+    const bool late = keeps || updates_late(graph_, options_.style);
     std::vector<BufferId> gradients;
     for (ParamId id : params) {
       const Param& param = graph_.params[id];

@@ -170,10 +170,20 @@ struct Style {
   bool operator==(const Style&) const = default;
 };
 
+// Whether all updates of a step come at its end. Gradients in f16 are all checked before the first of them.
+inline bool updates_late(const Graph& graph, const Style& style) {
+  return style.late_updates || graph.dtype == DType::F16;
+}
+// Whether gradients outlive the pass that makes them: for a sum over replicas, or because passes of other micro-batches
+// run before a late update.
+inline bool keeps_gradients(const Graph& graph, const Style& style, bool replicated, int microbatches_in_flight) {
+  return replicated || (updates_late(graph, style) && microbatches_in_flight > 1);
+}
+
 struct TrainingOptions {
   int microbatches = 1;
   bool velocity = true;          // the optimizer keeps a momentum slot
-  bool keeps_gradients = false;  // for a sum over replicas, or because other micro-batches run before the update
+  bool keeps_gradients = false;  // see above
   StageSlice stage = {};
   Style style = {};
 };

@@ -109,14 +109,12 @@ class Predictor {
 
   bool recomputes(int stage) const { return job_.parallel.recompute && stage + 1 < pipeline_.num_stages(); }
 
-  bool keeps_gradients(int stage) const {
-    const bool late = backend::style_of(job_.device).late_updates || job_.precision == job::Precision::Fp16;
-    return pipeline_.num_replicas(stage) > 1 || (late && made_.shape.slots[stage] > 1);
-  }
-
-  graph::TrainingOptions training_options(int stage) const {
-    return {pipeline_.synchronous() ? pipeline_.microbatches : 1, job_.optimizer.momentum > 0, keeps_gradients(stage),
-            plan_.slice(stage), backend::style_of(job_.device)};
+  graph::TrainingOptions training_options(const graph::Graph& graph, int stage) const {
+    const graph::Style style = backend::style_of(job_.device);
+    const bool keeps =
+        graph::keeps_gradients(graph, style, pipeline_.num_replicas(stage) > 1, made_.shape.slots[stage]);
+    return {pipeline_.synchronous() ? pipeline_.microbatches : 1, job_.optimizer.momentum > 0, keeps,
+            plan_.slice(stage), style};
   }
 
   void add_stage(int stage) {
@@ -125,7 +123,7 @@ class Predictor {
     for (int r = 0; r < pipeline_.num_replicas(stage); ++r) {
       const int worker = pipeline_.stages[stage][r];
       const Sized& size = sized(plan_.rows(stage, r).size());
-      const graph::Program program = training_program(size.graph, training_options(stage));
+      const graph::Program program = training_program(size.graph, training_options(size.graph, stage));
       ReplicaCosts costs =
           replica_costs(program, size.profile, pipeline_.buckets[stage], cluster_.devices[device_[worker]].speed);
       if (recomputes(stage) && made_.shape.slots[stage] > 1) {
@@ -136,7 +134,7 @@ class Predictor {
       predicted.compute_s = std::max(predicted.compute_s, replica_seconds(pipeline_, stage, costs));
       const StageMemory memory =
           stage_memory(size.graph, size.profile,
-                       {training_options(stage),
+                       {training_options(size.graph, stage),
                         {made_.shape.slots[stage], made_.shape.gradient_slots, pipeline_.versions[stage]},
                         job_.data.test_samples > 0,
                         recomputes(stage)});

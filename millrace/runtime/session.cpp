@@ -31,9 +31,7 @@ Metrics& Metrics::operator+=(const Metrics& other) {
 
 Session::Session(const graph::Graph& graph, backend::Backend& backend, const SessionOptions& options)
     : graph_(graph), backend_(backend), options_(options) {
-  // Gradients that wait for their update outlive the passes of other micro-batches.
-  const bool late = options.style.late_updates || graph_.dtype == DType::F16;
-  const bool keeps = options.replicated || (late && options.copies.slots > 1);
+  const bool keeps = graph::keeps_gradients(graph_, options.style, options.replicated, options.copies.slots);
   train_ = prepare(
       graph::training_program(graph_, {options.microbatches, options.velocity, keeps, options.stage, options.style}));
   if (options.evaluates) evaluate_ = prepare(graph::evaluation_program(graph_, options.stage));
@@ -186,14 +184,13 @@ void Session::bind(Prepared& prepared, size_t index) {
       }
     }
     BoundNode bound;
-    bound.has_task = prepared.together[i] > 0;
     bound.first_task = prepared.tasks.size();
     bound.version_stride = counts.versions > 1 ? 1 : 0;
     bound.gradient_stride = counts.gradient_slots > 1 ? counts.versions : 0;
     bound.slot_stride = counts.slots > 1 ? counts.versions * counts.gradient_slots : 0;
     bound.updates = node.kind == graph::OpKind::SgdStep;
     prepared.nodes.push_back(bound);
-    if (!bound.has_task) continue;
+    if (!prepared.has_task(i)) continue;
 
     for (memory::Copy copy; copy.slot < counts.slots; ++copy.slot) {
       for (copy.gradient_slot = 0; copy.gradient_slot < counts.gradient_slots; ++copy.gradient_slot) {
@@ -325,7 +322,7 @@ void Session::run(const Prepared& prepared, size_t begin, size_t end, const Plac
   if (timing_) return run_timed(prepared, begin, end, place, context);
   if (backend_.records()) return run_recorded(prepared, begin, end, place, context);
   for (size_t i = begin; i < end; ++i) {
-    if (prepared.nodes[i].has_task) task(prepared, i, place)(context);
+    if (prepared.has_task(i)) task(prepared, i, place)(context);
   }
 }
 
@@ -334,7 +331,7 @@ void Session::run_timed(const Prepared& prepared, size_t begin, size_t end, cons
   constexpr size_t kFirst = 4096;  // a worker has marks of its own before
   for (size_t i = begin; i < end; ++i) {
     backend_.mark(kFirst + i - begin);
-    if (prepared.nodes[i].has_task) task(prepared, i, place)(context);
+    if (prepared.has_task(i)) task(prepared, i, place)(context);
   }
   backend_.mark(kFirst + end - begin);
   backend_.wait();
@@ -354,7 +351,7 @@ void Session::run_recorded(const Prepared& prepared, size_t begin, size_t end, c
                            const StepContext& context) {
   auto run_tasks = [&] {
     for (size_t i = begin; i < end; ++i) {
-      if (prepared.nodes[i].has_task) task(prepared, i, place)(context);
+      if (prepared.has_task(i)) task(prepared, i, place)(context);
     }
   };
   const int version = ring(place.version), updated = ring(place.update);

@@ -169,7 +169,6 @@ class Session {
  private:
   // The tasks of a node, one for each combination of copies it touches; none where another node's do its work too.
   struct BoundNode {
-    bool has_task = true;
     size_t first_task = 0;
     int slot_stride = 0, gradient_stride = 0, version_stride = 0;
     bool updates = false;  // its version is the update's, not the one that is read
@@ -182,6 +181,7 @@ class Session {
     std::vector<size_t> together;  // nodes that this one's kernel does, itself included; 0: an earlier one's does it
     std::vector<BoundNode> nodes;
     std::vector<backend::Task> tasks;
+    bool has_task(size_t node) const { return together[node] > 0; }
   };
   struct BoundBucket {
     size_t end = 0;                            // node

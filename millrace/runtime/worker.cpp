@@ -110,7 +110,7 @@ void Worker::after_compute() {
 template <typename Body>
 void Worker::timed(Activity activity, const Stage& stage, int64_t microbatch, Body&& body) {
   backend_.begin_range(name_of(activity));
-  const bool later = is_compute(activity) && waits_once_a_step();
+  const bool later = is_compute(activity) && !evaluating_ && waits_once_a_step();  // evaluation waits by itself
   const int64_t begin = later ? mark() : Timeline::now_ns();
   body();
   keep({begin, later ? mark() : Timeline::now_ns(), microbatch, stage.stage, activity}, later);

@@ -39,7 +39,7 @@ std::vector<Include> all_includes() {
   for (const char* top : {"millrace", "cli"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
       const std::string extension = entry.path().extension();
-      if (extension != ".h" && extension != ".cpp" && extension != ".cu") continue;
+      if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh") continue;
       std::ifstream stream(entry.path());
       std::string text;
       for (int line = 1; std::getline(stream, text); ++line) {
@@ -126,7 +126,7 @@ TEST(Architecture, VendorHeadersStayInTheirFolder) {
 // A header that cannot be read alone hides an include.
 TEST(Architecture, HeadersAreGuarded) {
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(MILLRACE_SOURCE_DIR) / "millrace")) {
-    if (entry.path().extension() != ".h") continue;
+    if (entry.path().extension() != ".h" && entry.path().extension() != ".cuh") continue;
     std::ifstream stream(entry.path());
     const std::string text{std::istreambuf_iterator<char>(stream), {}};
     EXPECT_NE(text.find("#pragma once"), std::string::npos) << entry.path();

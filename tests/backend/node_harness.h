@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <span>
@@ -511,6 +512,61 @@ inline void expect_same_results(Backend& expected, Backend& actual, const NodeSp
   const Plain plain = random_plain(one, context, seed);
   SCOPED_TRACE(std::string(graph::name_of(spec.kind)) + " " + graph::name_of(spec.pass) + " on x " + spec.x.str());
   expect_close(one, context, run_node(expected, one, context, plain), run_node(actual, one, context, plain), tolerance);
+}
+
+// Draws the same shapes in every run.
+class ShapeDice {
+ public:
+  explicit ShapeDice(uint64_t seed) : random_(seed, 0, 0) {}
+
+  int64_t between(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random_.at(next_++)[0] % static_cast<uint64_t>(high - low + 1));
+  }
+  int small(int low, int high) { return static_cast<int>(between(low, high)); }
+  bool coin() { return between(0, 1) == 1; }
+  int64_t pick(std::initializer_list<int64_t> from) {
+    return from.begin()[between(0, static_cast<int64_t>(from.size()) - 1)];
+  }
+
+  // Batch 1 to 5; the rows that are samples may be fewer.
+  Shape images(int64_t channels, int64_t smallest, int64_t largest) {
+    return {between(1, 5), channels, between(smallest, largest), between(smallest, largest)};
+  }
+  StepContext context(int64_t batch) {
+    const int64_t rows = coin() ? batch : between(1, batch);
+    return {.seed = 3,
+            .step = between(0, 100),
+            .first_row = 4,
+            .rows = rows,
+            .inverse_samples = 1.0 / static_cast<double>(rows + 1),
+            .learning_rate = 0.05f};
+  }
+
+ private:
+  RandomStream random_;
+  uint64_t next_ = 0;
+};
+
+// Whether a convolution reads the network's input, which has a layout of its own, or a value of the network.
+enum class Reads { Value, Images };
+
+// A node as autodiff would emit it.
+inline OneNode build_as_emitted(const NodeSpec& spec, Reads reads = Reads::Value) {
+  OneNode one = build(spec);
+  one.graph.images = reads == Reads::Images ? 0 : graph::kNone;
+  if (reads == Reads::Images) {
+    for (graph::Buffer& buffer : one.program.buffers) {
+      if (buffer.name != "x") continue;
+      buffer.role = BufferRole::Input;
+      one.program.images = static_cast<BufferId>(&buffer - one.program.buffers.data());
+    }
+  }
+  // Without a ReLU the gradient of the residual is dy itself: autodiff shares the buffer and no node writes it.
+  if (const auto* norm = std::get_if<graph::BatchNormAttrs>(&spec.attrs);
+      norm && spec.pass == Pass::InputGrad && norm->residual && !norm->relu) {
+    one.program.nodes[0].writes.pop_back();
+  }
+  return one;
 }
 
 }  // namespace millrace::backend::harness

@@ -177,7 +177,10 @@ Task adaptive_task(const Device& device, const Sides& sides, bool grad, const T*
   };
 }
 
-Kernel prepare_average(const Device& device, const NodeView& view) {
+}  // namespace
+
+Kernel prepare_avg_pool(const Device& device, const NodeView& view) {
+  check_pass(view);
   const bool grad = view.node.pass == Pass::InputGrad;
   const DType dtype = dtype_of_read(view, 0);
   const Sides sides(view, grad ? view.write(0) : view.read(0), grad ? view.read(0) : view.write(0), dtype);
@@ -198,17 +201,6 @@ Kernel prepare_average(const Device& device, const NodeView& view) {
     return with_type(
         dtype, [&]<typename T>() { return adaptive_task<T>(device, sides, grad, at.read<T>(0), at.write<T>(0)); });
   });
-}
-
-}  // namespace
-
-Kernel prepare_avg_pool(const Device& device, const NodeView& view) {
-  switch (view.node.pass) {
-    case Pass::Forward:
-    case Pass::Evaluate:
-    case Pass::InputGrad: return prepare_average(device, view);
-    default: refuse_pass(view);
-  }
 }
 
 }  // namespace millrace::backend::cuda

@@ -287,8 +287,8 @@ CudaPeaks peaks(int device, DType dtype, bool tf32) {
   {
     constexpr int64_t kSize = 8192;
     cuda::MatmulLibrary library(shared, {.device = device, .tf32 = tf32});
-    const auto product = library.choose(
-        {.rows = kSize, .columns = kSize, .inner = kSize, .transposes_b = true, .dtype = dtype, .out = dtype});
+    const auto product =
+        library.choose({.rows = kSize, .columns = kSize, .inner = kSize, .transposes_b = true, .dtype = dtype});
     const size_t bytes = kSize * kSize * bytes_of(dtype);
     const cuda::TrialMemory a(bytes), b(bytes), d(bytes), workspace(product->workspace_bytes());
     for (const cuda::TrialMemory* factor : {&a, &b}) cuda::fill_random(shared, factor->get(), kSize * kSize, dtype);

@@ -2,8 +2,9 @@
 // checked.
 //
 // Layouts. A value of four axes lies N x H x W x C, its channels padded to a multiple of eight, so that every pixel is
-// whole 16-byte vectors; a convolution's weight lies O x H x W x I, both kinds of channels padded. Everything else is
-// plain, its end padded to eight elements. Padding is zero, and every kernel keeps it so.
+// whole 16-byte vectors; a convolution's weight lies O x H x W x I, both kinds of channels padded. Padding channels
+// are zero, and every kernel keeps them so. Everything else is plain; its end is padded to eight elements, in which
+// anything may stand.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -18,7 +18,6 @@ Kernel prepare_forward(MatmulLibrary& library, const NodeView& view) {
                                        .inner = x[1],
                                        .transposes_b = true,
                                        .dtype = dtype,
-                                       .out = dtype,
                                        .bias = attrs.bias,
                                        .relu = attrs.relu});
   return {product->name(), product->workspace_bytes(), [=, bias = attrs.bias](const Bindings& bind) -> Task {
@@ -32,7 +31,7 @@ Kernel prepare_forward(MatmulLibrary& library, const NodeView& view) {
 Kernel prepare_input_grad(MatmulLibrary& library, const NodeView& view) {
   const DType dtype = dtype_of_read(view, 0);
   const Shape &dy = view.read(0), &dx = view.write(0);
-  const auto product = library.choose({.rows = dy[0], .columns = dx[1], .inner = dy[1], .dtype = dtype, .out = dtype});
+  const auto product = library.choose({.rows = dy[0], .columns = dx[1], .inner = dy[1], .dtype = dtype});
   return {product->name(), product->workspace_bytes(), [=](const Bindings& bind) -> Task {
             const void *from = bind.reads[0], *w = bind.reads[1];
             return [=, to = bind.writes[0], scratch = bind.scratch](const StepContext&) {
@@ -49,8 +48,8 @@ Kernel prepare_weight_grad(const Device& device, MatmulLibrary& library, const N
   const bool converts = out != dtype;  // after rounding, so that replicas have the gradients that one worker has
   const int64_t elements = padded(dy[1] * x[1]);
   const BiasShape bias_shape{dtype, dy[0], dy[1]};
-  const auto product = library.choose(
-      {.rows = dy[1], .columns = x[1], .inner = x[0], .transposes_a = true, .dtype = dtype, .out = dtype});
+  const auto product =
+      library.choose({.rows = dy[1], .columns = x[1], .inner = x[0], .transposes_a = true, .dtype = dtype});
   const size_t sums = bias ? bias_gradient_scratch(device, bias_shape) : 0;
   const size_t workspace = (product->workspace_bytes() + 255) / 256 * 256;
   const size_t rounded = converts ? static_cast<size_t>(elements) * bytes_of(dtype) : 0;

@@ -62,11 +62,11 @@ class LtMatmul final : public Matmul {
                                        : spec.bias            ? CUBLASLT_EPILOGUE_BIAS
                                        : spec.relu            ? CUBLASLT_EPILOGUE_RELU
                                                               : CUBLASLT_EPILOGUE_DEFAULT);
-    if (spec.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(spec.out));
+    if (spec.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(spec.dtype));
     layout(first_, spec.transposes_b ? spec.inner : spec.columns, spec.transposes_b ? spec.columns : spec.inner,
            spec.dtype);
     layout(second_, spec.transposes_a ? spec.rows : spec.inner, spec.transposes_a ? spec.inner : spec.rows, spec.dtype);
-    layout(out_, spec.columns, spec.rows, spec.out);
+    layout(out_, spec.columns, spec.rows, spec.dtype);
   }
   ~LtMatmul() override {
     for (cublasLtMatrixLayout_t made : {first_, second_, out_}) cublasLtMatrixLayoutDestroy(made);
@@ -151,11 +151,10 @@ MatmulLibrary::MatmulLibrary(const Device& device, const CudaOptions& options)
 
 std::shared_ptr<const Matmul> MatmulLibrary::choose(const MatmulSpec& spec) {
   auto matmul = std::make_shared<LtMatmul>(handle_, device_.stream, spec, tf32_);
-  const std::string work =
-      fmt::format("product {}x{}x{}{}{} {} to {}{}{}{}, cuBLASLt {}", spec.rows, spec.inner, spec.columns,
-                  spec.transposes_a ? " a transposed" : "", spec.transposes_b ? " b transposed" : "",
-                  name_of(spec.dtype), name_of(spec.out), spec.bias ? " bias" : "", spec.relu ? " relu" : "",
-                  tf32_ ? "" : " full fp32", cublasLtGetVersion());
+  const std::string work = fmt::format(
+      "product {}x{}x{}{}{} {}{}{}{}, cuBLASLt {}", spec.rows, spec.inner, spec.columns,
+      spec.transposes_a ? " a transposed" : "", spec.transposes_b ? " b transposed" : "", name_of(spec.dtype),
+      spec.bias ? " bias" : "", spec.relu ? " relu" : "", tf32_ ? "" : " full fp32", cublasLtGetVersion());
   auto use_known = [&] {
     const std::optional<std::string> known = choices_.find(work);
     return known && matmul->use_known(*known);
@@ -173,10 +172,10 @@ std::shared_ptr<const Matmul> MatmulLibrary::choose(const MatmulSpec& spec) {
   const TrialMemory a(static_cast<size_t>(spec.rows * spec.inner) * bytes_of(spec.dtype));
   const TrialMemory b(static_cast<size_t>(spec.inner * spec.columns) * bytes_of(spec.dtype));
   const TrialMemory bias(static_cast<size_t>(spec.columns) * 4), workspace(kMostWorkspace);
-  const TrialMemory d(static_cast<size_t>(spec.rows * spec.columns) * bytes_of(spec.out));
+  const TrialMemory d(static_cast<size_t>(spec.rows * spec.columns) * bytes_of(spec.dtype));
   fill_random(device_, a.get(), spec.rows * spec.inner, spec.dtype);
   fill_random(device_, b.get(), spec.inner * spec.columns, spec.dtype);
-  fill_random(device_, bias.get(), spec.columns, spec.out);
+  fill_random(device_, bias.get(), spec.columns, spec.dtype);
   const cublasLtMatmulHeuristicResult_t* best = nullptr;
   double best_s = std::numeric_limits<double>::infinity();
   for (const cublasLtMatmulHeuristicResult_t& candidate : candidates) {

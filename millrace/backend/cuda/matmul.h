@@ -16,9 +16,8 @@ namespace millrace::backend::cuda {
 struct MatmulSpec {
   int64_t rows = 0, columns = 0, inner = 0;
   bool transposes_a = false, transposes_b = false;  // as stored: inner x rows, columns x inner
-  DType dtype = DType::F32;
-  DType out = DType::F32;
-  bool bias = false, relu = false;  // per column of d
+  DType dtype = DType::F32;                         // of all three
+  bool bias = false, relu = false;                  // per column of d
 };
 
 class Matmul {

@@ -280,7 +280,10 @@ Task max_input_grad_task(const Device& device, const Sides& sides, const Window&
   };
 }
 
-Kernel prepare_max(const Device& device, const NodeView& view) {
+}  // namespace
+
+Kernel prepare_max_pool(const Device& device, const NodeView& view) {
+  check_pass(view);
   const auto attrs = view.attrs<PoolAttrs>();
   const DType dtype = dtype_of_read(view, 0);
   if (view.node.pass == Pass::InputGrad) {
@@ -304,17 +307,6 @@ Kernel prepare_max(const Device& device, const NodeView& view) {
                                  has_argmax ? at.write<uint8_t>(1) : nullptr);
     });
   });
-}
-
-}  // namespace
-
-Kernel prepare_max_pool(const Device& device, const NodeView& view) {
-  switch (view.node.pass) {
-    case Pass::Forward:
-    case Pass::Evaluate:
-    case Pass::InputGrad: return prepare_max(device, view);
-    default: refuse_pass(view);
-  }
 }
 
 }  // namespace millrace::backend::cuda

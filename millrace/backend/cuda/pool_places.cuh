@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "millrace/backend/cuda/kernels.h"
 #include "millrace/backend/cuda/vector.cuh"
 
 namespace millrace::backend::cuda {
@@ -101,6 +102,12 @@ struct Sides {
     return {static_cast<uint32_t>(image.h), static_cast<uint32_t>(image.w), static_cast<uint32_t>(vectors())};
   }
 };
+
+// Pooling has no weights.
+inline void check_pass(const NodeView& view) {
+  const graph::Pass pass = view.node.pass;
+  if (pass == graph::Pass::WeightGrad || pass == graph::Pass::Update) refuse_pass(view);
+}
 
 inline Kernel kernel_of(const char* algorithm, std::function<Task(const Bindings&)> bind) {
   Kernel kernel;

@@ -59,10 +59,10 @@ TEST_F(CpuBatchNorm, InputGradAgreesWithReference) {
 
 TEST_F(CpuBatchNorm, ResidualThatNeedsNoGradientGetsNone) {
   const StepContext context{.rows = 3};
-  OneNode one = build_for_cpu({.kind = OpKind::BatchNorm,
-                               .pass = Pass::InputGrad,
-                               .x = {4, 17, 5, 3},
-                               .attrs = BatchNormAttrs{.residual = true, .relu = true}});
+  OneNode one = build_as_emitted({.kind = OpKind::BatchNorm,
+                                  .pass = Pass::InputGrad,
+                                  .x = {4, 17, 5, 3},
+                                  .attrs = BatchNormAttrs{.residual = true, .relu = true}});
   one.program.nodes[0].writes.pop_back();
   const Plain plain = random_plain(one, context, 1);
   expect_close(one, context, run_node(*reference_, one, context, plain),
@@ -79,7 +79,7 @@ TEST_F(CpuBatchNorm, WeightGradAgreesWithReference) {
 
 // A mean a thousand times the deviation: sums of squares would lose every digit.
 TEST_F(CpuBatchNorm, LargeMeanKeepsTheVariance) {
-  const OneNode one = build_for_cpu({.kind = OpKind::BatchNorm, .x = {4, 16, 8, 8}, .attrs = BatchNormAttrs{}});
+  const OneNode one = build_as_emitted({.kind = OpKind::BatchNorm, .x = {4, 16, 8, 8}, .attrs = BatchNormAttrs{}});
   const StepContext context{.rows = 4};
   Plain plain = random_plain(one, context, 1);
   for (float& value : plain.at("x")) value += 1000;
@@ -93,10 +93,10 @@ TEST_F(CpuBatchNorm, LargeMeanKeepsTheVariance) {
 TEST_F(CpuBatchNorm, ThreadsDoNotChangeTheNumbers) {
   for (int64_t channels : {16, 32, 48, 5, 160}) {
     for (Pass pass : {Pass::Forward, Pass::InputGrad}) {
-      const OneNode one = build_for_cpu({.kind = OpKind::BatchNorm,
-                                         .pass = pass,
-                                         .x = {5, channels, 7, 9},
-                                         .attrs = BatchNormAttrs{.residual = true, .relu = true}});
+      const OneNode one = build_as_emitted({.kind = OpKind::BatchNorm,
+                                            .pass = pass,
+                                            .x = {5, channels, 7, 9},
+                                            .attrs = BatchNormAttrs{.residual = true, .relu = true}});
       const StepContext context{.rows = 4};
       const Plain plain = random_plain(one, context, 1);
       auto run = [&](int threads) {

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -16,62 +15,15 @@
 
 namespace millrace::backend::harness {
 
-// Draws the same shapes in every run.
-class Dice {
+class Dice : public ShapeDice {
  public:
-  explicit Dice(uint64_t seed) : random_(seed, 0, 0) {}
-
-  int64_t between(int64_t low, int64_t high) {
-    return low + static_cast<int64_t>(random_.at(next_++)[0] % static_cast<uint64_t>(high - low + 1));
-  }
-  int small(int low, int high) { return static_cast<int>(between(low, high)); }
-  bool coin() { return between(0, 1) == 1; }
-  int64_t pick(std::initializer_list<int64_t> from) {
-    return from.begin()[between(0, static_cast<int64_t>(from.size()) - 1)];
-  }
+  using ShapeDice::ShapeDice;
   int64_t channels() { return pick({1, 3, 5, 16, 17, 32, 48}); }
-
-  // Batch 1 to 5; the rows that are samples may be fewer.
-  Shape images(int64_t channels, int64_t smallest, int64_t largest) {
-    return {between(1, 5), channels, between(smallest, largest), between(smallest, largest)};
-  }
-  StepContext context(int64_t batch) {
-    const int64_t rows = coin() ? batch : between(1, batch);
-    return {.seed = 3,
-            .step = between(0, 100),
-            .first_row = 4,
-            .rows = rows,
-            .inverse_samples = 1.0 / static_cast<double>(rows + 1),
-            .learning_rate = 0.05f};
-  }
-
- private:
-  RandomStream random_;
-  uint64_t next_ = 0;
 };
-
-// Whether a convolution reads the network's input, which is plain, or a value of the network, which is blocked.
-enum class Reads { Value, Images };
-
-inline OneNode build_for_cpu(const NodeSpec& spec, Reads reads = Reads::Value) {
-  OneNode one = build(spec);
-  one.graph.images = reads == Reads::Images ? 0 : graph::kNone;
-  if (reads == Reads::Images) {
-    for (graph::Buffer& buffer : one.program.buffers) {
-      if (buffer.name == "x") buffer.role = BufferRole::Input;
-    }
-  }
-  // Without a ReLU the gradient of the residual is dy itself: autodiff shares the buffer and no node writes it.
-  if (const auto* norm = std::get_if<graph::BatchNormAttrs>(&spec.attrs);
-      norm && spec.pass == Pass::InputGrad && norm->residual && !norm->relu) {
-    one.program.nodes[0].writes.pop_back();
-  }
-  return one;
-}
 
 // Channels per block of the blocked layout.
 inline int64_t block_of(Backend& cpu) {
-  const OneNode one = build_for_cpu({.kind = OpKind::Relu, .x = {1, 1, 1, 1}});
+  const OneNode one = build_as_emitted({.kind = OpKind::Relu, .x = {1, 1, 1, 1}});
   return static_cast<int64_t>(cpu.bytes(one.graph, one.program, 0) / sizeof(float));
 }
 
@@ -118,7 +70,7 @@ class CpuKernels : public testing::Test {
     expect_agrees(*cpu_, spec, context, reads);
   }
   void expect_agrees(Backend& cpu, const NodeSpec& spec, const StepContext& context, Reads reads = Reads::Value) {
-    const OneNode one = build_for_cpu(spec, reads);
+    const OneNode one = build_as_emitted(spec, reads);
     const Plain plain = random_plain(one, context, ++seed_);
     SCOPED_TRACE(testing::Message() << graph::name_of(spec.kind) << " " << graph::name_of(spec.pass) << " on x "
                                     << spec.x.str() << ", rows " << context.rows << ", " << spec.in_place.size()

@@ -21,7 +21,7 @@ TEST_F(CpuLoss, AgreesWithReference) {
 }
 
 TEST_F(CpuLoss, HardCasesAgreeWithReference) {
-  const OneNode one = build_for_cpu({.kind = OpKind::SoftmaxCrossEntropy, .x = {4, 7}, .attrs = graph::LossAttrs{}});
+  const OneNode one = build_as_emitted({.kind = OpKind::SoftmaxCrossEntropy, .x = {4, 7}, .attrs = graph::LossAttrs{}});
   // Equal logits, huge ones, one far behind, and a row without a label.
   const Plain plain{
       {"logits", {1, 1, 1, 1, 1, 1, 1, 1000, -1000, 0, 0, 0, 0, 0, 0, 80, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9}},
@@ -33,7 +33,7 @@ TEST_F(CpuLoss, HardCasesAgreeWithReference) {
 }
 
 TEST_F(CpuLoss, NaNIsNeverCorrect) {
-  const OneNode one = build_for_cpu({.kind = OpKind::SoftmaxCrossEntropy, .x = {1, 3}, .attrs = graph::LossAttrs{}});
+  const OneNode one = build_as_emitted({.kind = OpKind::SoftmaxCrossEntropy, .x = {1, 3}, .attrs = graph::LossAttrs{}});
   const Plain results = run_node(*cpu_, one, {.rows = 1}, {{"logits", {NAN, NAN, NAN}}, {"labels", {0}}});
   EXPECT_TRUE(std::isnan(results.at("metrics")[graph::kLossSum]));
   EXPECT_EQ(results.at("metrics")[graph::kTop1], 0);

@@ -67,7 +67,7 @@ TEST_F(CpuPool, TheModelsWindowsAgreeWithReference) {
 class CpuMaxPool : public CpuPool {
  protected:
   void expect_same(const Shape& x, const Window& window, std::vector<float> values) {
-    const OneNode one = build_for_cpu({.kind = OpKind::MaxPool, .x = x, .attrs = PoolAttrs{window}});
+    const OneNode one = build_as_emitted({.kind = OpKind::MaxPool, .x = x, .attrs = PoolAttrs{window}});
     const Plain plain{{"x", std::move(values)}};
     const Plain expected = run_node(*reference_, one, {.rows = x[0]}, plain);
     const Plain actual = run_node(*cpu_, one, {.rows = x[0]}, plain);

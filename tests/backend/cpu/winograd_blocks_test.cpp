@@ -15,7 +15,7 @@ class WinogradBlocks : public CpuKernels {
 
   void expect_right(const NodeSpec& spec) {
     const auto cpu = make_cpu(Convolution::WinogradBlocks);
-    taken_ += cpu->prepare(build_for_cpu(spec).view()).algorithm == "winograd_blocks";
+    taken_ += cpu->prepare(build_as_emitted(spec).view()).algorithm == "winograd_blocks";
     ++asked_;
     expect_agrees(*cpu, spec, {.rows = spec.x[0]});
   }
@@ -58,7 +58,7 @@ TEST_F(WinogradBlocks, IsNotOfferedForOtherWindows) {
   for (const Window& w : {Window::square(1), Window::square(3, 2, 1), Window::square(7, 1, 3),
                           Window::square(3, 1, 2, 2), Window::square(3, 1, 3)}) {
     const NodeSpec spec{.kind = OpKind::Conv2d, .x = {2, 16, 9, 9}, .attrs = Conv2dAttrs{16, w}};
-    EXPECT_NE(cpu->prepare(build_for_cpu(spec).view()).algorithm, "winograd_blocks");
+    EXPECT_NE(cpu->prepare(build_as_emitted(spec).view()).algorithm, "winograd_blocks");
     expect_agrees(*cpu, spec, {.rows = 2});
   }
 }

@@ -36,10 +36,10 @@ class Winograd : public CpuKernels {
   }
 
   void expect_bounded(Pass pass, double bound) {
-    const OneNode one = build_for_cpu({.kind = OpKind::Conv2d,
-                                       .pass = pass,
-                                       .x = {4, 64, 28, 28},
-                                       .attrs = Conv2dAttrs{64, Window::square(3, 1, 1), 1, false}});
+    const OneNode one = build_as_emitted({.kind = OpKind::Conv2d,
+                                          .pass = pass,
+                                          .x = {4, 64, 28, 28},
+                                          .attrs = Conv2dAttrs{64, Window::square(3, 1, 1), 1, false}});
     const Plain plain = random_plain(one, context_, 5);
     NodeRun exact_run(*reference_, one);
     exact_run.fill(plain);
@@ -77,14 +77,14 @@ TEST_F(Winograd, FallsBackToDirectWhereItDoesNotExist) {
   for (const Window& w :
        {Window::square(1), Window::square(3, 2, 1), Window::square(5, 1, 2), Window::square(3, 1, 2, 2)}) {
     const NodeSpec spec{.kind = OpKind::Conv2d, .x = {2, 16, 7, 7}, .attrs = Conv2dAttrs{16, w}};
-    EXPECT_EQ(cpu->prepare(build_for_cpu(spec).view()).algorithm.substr(0, 6), "direct");
+    EXPECT_EQ(cpu->prepare(build_as_emitted(spec).view()).algorithm.substr(0, 6), "direct");
     expect_agrees(*cpu, spec, {.rows = 2});
   }
 }
 
 TEST_F(Winograd, IsNeverTakenWhenItIsOff) {
   const NodeSpec spec{.kind = OpKind::Conv2d, .x = {8, 64, 28, 28}, .attrs = Conv2dAttrs{64, Window::square(3, 1, 1)}};
-  EXPECT_EQ(make_cpu(Convolution::Direct)->prepare(build_for_cpu(spec).view()).algorithm.substr(0, 6), "direct");
+  EXPECT_EQ(make_cpu(Convolution::Direct)->prepare(build_as_emitted(spec).view()).algorithm.substr(0, 6), "direct");
 }
 
 // Odd extents leave tiles half outside the image; bias and ReLU are applied after the inverse transform.
@@ -97,7 +97,7 @@ TEST_F(Winograd, AgreesOnOddExtentsWithBiasAndRelu) {
                             dice.coin(), dice.coin()};
     const StepContext context{.rows = x[0]};
     for (Pass pass : {Pass::Forward, Pass::InputGrad, Pass::WeightGrad}) {
-      const OneNode one = build_for_cpu({.kind = OpKind::Conv2d, .pass = pass, .x = x, .attrs = attrs});
+      const OneNode one = build_as_emitted({.kind = OpKind::Conv2d, .pass = pass, .x = x, .attrs = attrs});
       const Plain plain = random_plain(one, context, 100 + i);
       SCOPED_TRACE(fmt::format("{} on {} with {}", graph::name_of(pass), x.str(), cpu->prepare(one.view()).algorithm));
       expect_close(one, context, run_node(*reference_, one, context, plain),

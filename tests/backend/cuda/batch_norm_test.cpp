@@ -72,7 +72,7 @@ TEST_F(CudaBatchNorm, ResidualThatNeedsNoGradientGetsNone) {
                   .x = {4, 13, 5, 3},
                   .attrs = BatchNormAttrs{.residual = true, .relu = true},
                   .dtype = dtype};
-    OneNode one = build_for_cuda(spec), plain_one = build_for_reference(spec);
+    OneNode one = build_as_emitted(spec), plain_one = build_for_reference(spec);
     for (OneNode* node : {&one, &plain_one}) node->program.nodes[0].writes.pop_back();
     const Plain plain = random_rounded(one, context, 1);
     expect_close_in_norm(one, context, run_node(*reference_, plain_one, context, plain),
@@ -111,7 +111,7 @@ TEST_F(CudaBatchNorm, TheModelsShapesAgreeWithReference) {
 // A mean a thousand times the deviation: sums of squares would lose every digit.
 TEST_F(CudaBatchNorm, LargeMeanKeepsTheVariance) {
   const NodeSpec spec{.kind = OpKind::BatchNorm, .x = {4, 16, 8, 8}, .attrs = BatchNormAttrs{}};
-  const OneNode one = build_for_cuda(spec);
+  const OneNode one = build_as_emitted(spec);
   const StepContext context{.rows = 4};
   Plain plain = random_plain(one, context, 1);
   for (float& value : plain.at("x")) value += 1000;
@@ -123,11 +123,11 @@ TEST_F(CudaBatchNorm, LargeMeanKeepsTheVariance) {
 
 TEST_F(CudaBatchNorm, SumsHaveTheSameBitsEveryTime) {
   for (Pass pass : {Pass::Forward, Pass::InputGrad}) {
-    const OneNode one = build_for_cuda({.kind = OpKind::BatchNorm,
-                                        .pass = pass,
-                                        .x = {8, 64, 28, 28},
-                                        .attrs = BatchNormAttrs{.residual = true, .relu = true},
-                                        .dtype = DType::F16});
+    const OneNode one = build_as_emitted({.kind = OpKind::BatchNorm,
+                                          .pass = pass,
+                                          .x = {8, 64, 28, 28},
+                                          .attrs = BatchNormAttrs{.residual = true, .relu = true},
+                                          .dtype = DType::F16});
     const StepContext context{.rows = 7};
     const Plain plain = random_rounded(one, context, 1);
     const Plain first = run_node(*cuda_, one, context, plain);

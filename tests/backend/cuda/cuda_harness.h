@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -18,38 +17,10 @@
 
 namespace millrace::backend::harness::cuda {
 
-// Draws the same shapes in every run.
-class Dice {
+class Dice : public ShapeDice {
  public:
-  explicit Dice(uint64_t seed) : random_(seed, 0, 0) {}
-
-  int64_t between(int64_t low, int64_t high) {
-    return low + static_cast<int64_t>(random_.at(next_++)[0] % static_cast<uint64_t>(high - low + 1));
-  }
-  int small(int low, int high) { return static_cast<int>(between(low, high)); }
-  bool coin() { return between(0, 1) == 1; }
-  int64_t pick(std::initializer_list<int64_t> from) {
-    return from.begin()[between(0, static_cast<int64_t>(from.size()) - 1)];
-  }
+  using ShapeDice::ShapeDice;
   int64_t channels() { return pick({1, 3, 5, 8, 13, 64}); }
-
-  // Batch 1 to 5; the rows that are samples may be fewer.
-  Shape images(int64_t channels, int64_t smallest, int64_t largest) {
-    return {between(1, 5), channels, between(smallest, largest), between(smallest, largest)};
-  }
-  StepContext context(int64_t batch) {
-    const int64_t rows = coin() ? batch : between(1, batch);
-    return {.seed = 3,
-            .step = between(0, 100),
-            .first_row = 4,
-            .rows = rows,
-            .inverse_samples = 1.0 / static_cast<double>(rows + 1),
-            .learning_rate = 0.05f};
-  }
-
- private:
-  RandomStream random_;
-  uint64_t next_ = 0;
 };
 
 // To the nearest number of the type, to the even one of two.
@@ -65,31 +36,11 @@ inline float rounded(float value, DType dtype) {
 // Of the norm of a result.
 inline double tolerance_of(DType dtype) { return is_half(dtype) ? 1e-2 : 1e-5; }
 
-enum class Reads { Value, Images };
-
-inline OneNode build_for_cuda(const NodeSpec& spec, Reads reads = Reads::Value) {
-  OneNode one = build(spec);
-  one.graph.images = reads == Reads::Images ? 0 : graph::kNone;
-  if (reads == Reads::Images) {
-    for (graph::Buffer& buffer : one.program.buffers) {
-      if (buffer.name != "x") continue;
-      buffer.role = BufferRole::Input;
-      one.program.images = static_cast<BufferId>(&buffer - one.program.buffers.data());
-    }
-  }
-  // Without a ReLU the gradient of the residual is dy itself: autodiff shares the buffer and no node writes it.
-  if (const auto* norm = std::get_if<graph::BatchNormAttrs>(&spec.attrs);
-      norm && spec.pass == Pass::InputGrad && norm->residual && !norm->relu) {
-    one.program.nodes[0].writes.pop_back();
-  }
-  return one;
-}
-
 // The node that the reference runs instead.
 inline OneNode build_for_reference(NodeSpec spec, Reads reads = Reads::Value) {
   spec.dtype = DType::F32;
   spec.in_place.clear();
-  return build_for_cuda(spec, reads);
+  return build_as_emitted(spec, reads);
 }
 
 inline Plain random_rounded(const OneNode& one, const StepContext& context, uint64_t seed) {
@@ -197,7 +148,7 @@ inline void expect_same_results_in(Backend& reference, Backend& cuda, const Node
   SCOPED_TRACE(testing::Message() << graph::name_of(spec.kind) << " " << graph::name_of(spec.pass) << " in "
                                   << name_of(spec.dtype) << " on x " << spec.x.str() << ", rows " << context.rows
                                   << ", " << spec.in_place.size() << " in place");
-  const OneNode one = build_for_cuda(spec, reads), plain_one = build_for_reference(spec, reads);
+  const OneNode one = build_as_emitted(spec, reads), plain_one = build_for_reference(spec, reads);
   const Plain plain = random_rounded(one, context, seed);
   expect_close_in_norm(one, context, run_node(reference, plain_one, context, plain),
                        run_on_dirty_memory(cuda, one, context, plain), tolerance_of(spec.dtype));

@@ -26,13 +26,13 @@ TEST_F(CudaElementwise, ReluAgreesWithReference) {
 
 TEST_F(CudaElementwise, ReluKeepsNaN) {
   for (DType dtype : kTypes) {
-    const OneNode forward = build_for_cuda({.kind = OpKind::Relu, .x = {1, 3}, .dtype = dtype});
+    const OneNode forward = build_as_emitted({.kind = OpKind::Relu, .x = {1, 3}, .dtype = dtype});
     const std::vector<float> y = run_node(*cuda_, forward, {.rows = 1}, {{"x", {NAN, -1, 2}}}).at("y");
     EXPECT_TRUE(std::isnan(y[0]));
     EXPECT_EQ(y[1], 0);
     EXPECT_EQ(y[2], 2);
     const OneNode backward =
-        build_for_cuda({.kind = OpKind::Relu, .pass = Pass::InputGrad, .x = {1, 3}, .dtype = dtype});
+        build_as_emitted({.kind = OpKind::Relu, .pass = Pass::InputGrad, .x = {1, 3}, .dtype = dtype});
     const Plain gradient{{"dy", {NAN, NAN, 2}}, {"y", {1, 0, NAN}}};
     const std::vector<float> dx = run_node(*cuda_, backward, {.rows = 1}, gradient).at("dx");
     EXPECT_TRUE(std::isnan(dx[0]));

@@ -29,7 +29,7 @@ TEST_F(CudaLoss, AgreesWithReference) {
 
 TEST_F(CudaLoss, MetricsAreAddedUp) {
   for (DType dtype : kTypes) {
-    const OneNode one = build_for_cuda(loss({3, 7}, dtype));
+    const OneNode one = build_as_emitted(loss({3, 7}, dtype));
     const StepContext context{.rows = 3};
     const Plain plain = random_rounded(one, context, 1);
     NodeRun run(*cuda_, one);
@@ -51,7 +51,7 @@ TEST_F(CudaLoss, HardCasesAgreeWithReference) {
   for (DType dtype : kTypes) {
     const NodeSpec spec = loss({4, 7}, dtype);
     const Plain expected = run_node(*reference_, build_for_reference(spec), context, plain);
-    const OneNode one = build_for_cuda(spec);
+    const OneNode one = build_as_emitted(spec);
     expect_close_in_norm(one, context, expected, run_node(*cuda_, one, context, plain), tolerance_of(dtype));
     EXPECT_EQ(expected.at("metrics")[graph::kRows], 3);
   }
@@ -59,7 +59,7 @@ TEST_F(CudaLoss, HardCasesAgreeWithReference) {
 
 TEST_F(CudaLoss, NaNIsNeverCorrect) {
   for (DType dtype : kTypes) {
-    const OneNode one = build_for_cuda(loss({1, 3}, dtype));
+    const OneNode one = build_as_emitted(loss({1, 3}, dtype));
     const Plain results = run_node(*cuda_, one, {.rows = 1}, {{"logits", {NAN, NAN, NAN}}, {"labels", {0}}});
     EXPECT_TRUE(std::isnan(results.at("metrics")[graph::kLossSum]));
     EXPECT_EQ(results.at("metrics")[graph::kTop1], 0);
@@ -70,7 +70,7 @@ TEST_F(CudaLoss, NaNIsNeverCorrect) {
 
 // There is no way to throw from the device.
 TEST_F(CudaLoss, LabelThatIsNoClassMakesTheLossNaN) {
-  const OneNode one = build_for_cuda(loss({2, 3}, DType::F32));
+  const OneNode one = build_as_emitted(loss({2, 3}, DType::F32));
   const Plain plain{{"logits", {1, 2, 3, 1, 2, 3}}, {"labels", {2, 3}}};
   const std::vector<float> metrics = run_node(*cuda_, one, {.rows = 2}, plain).at("metrics");
   EXPECT_TRUE(std::isnan(metrics[graph::kLossSum]));
@@ -85,7 +85,7 @@ TEST_F(CudaLoss, GradientCarriesTheLossScale) {
     spec.pass = Pass::InputGrad;
     const OneNode plain_one = build_for_reference(spec);
     spec.loss_scale = true;
-    const OneNode one = build_for_cuda(spec);
+    const OneNode one = build_as_emitted(spec);
     const Plain plain = random_rounded(one, context, 1);
     Plain expected = run_node(*reference_, plain_one, context, plain);
     for (float& value : expected.at("dlogits")) value *= kLossScale;
@@ -95,7 +95,7 @@ TEST_F(CudaLoss, GradientCarriesTheLossScale) {
 
 // Sums over rows do not depend on which block comes first.
 TEST_F(CudaLoss, MetricsHaveTheSameBitsEveryTime) {
-  const OneNode one = build_for_cuda(loss({512, 1000}, DType::F16));
+  const OneNode one = build_as_emitted(loss({512, 1000}, DType::F16));
   const StepContext context{.rows = 500};
   const Plain plain = random_rounded(one, context, 1);
   const Plain first = run_node(*cuda_, one, context, plain);

@@ -91,7 +91,7 @@ class CudaMaxPool : public CudaPool {
       for (DType dtype : kTypes) {
         SCOPED_TRACE(testing::Message() << name_of(dtype) << ", relu " << relu);
         spec.dtype = dtype;
-        const Plain actual = run_node(*cuda_, build_for_cuda(spec), {.rows = x[0]}, plain);
+        const Plain actual = run_node(*cuda_, build_as_emitted(spec), {.rows = x[0]}, plain);
         EXPECT_EQ(actual.at("argmax"), expected.at("argmax"));
         for (size_t i = 0; i < expected.at("y").size(); ++i) {
           const float want = expected.at("y")[i], got = actual.at("y")[i];

@@ -13,7 +13,7 @@ class CudaSgd : public CudaKernels {
       spec.dtype = dtype;
       SCOPED_TRACE(testing::Message() << name_of(dtype) << " on " << spec.x.str() << ", loss scale "
                                       << spec.loss_scale);
-      const OneNode one = build_for_cuda(spec);
+      const OneNode one = build_as_emitted(spec);
       const Plain plain = random_rounded(one, context, seed_);
       Plain unscaled = plain;
       if (spec.loss_scale) {
@@ -80,7 +80,7 @@ TEST_F(CudaSgd, EveryShapeAgreesWithReference) {
 TEST_F(CudaSgd, GradientsThatAreNotFiniteLeaveTheWeight) {
   NodeSpec spec{.kind = OpKind::SgdStep, .pass = Pass::Update, .x = {5, 7}, .dtype = DType::F16};
   spec.loss_scale = true;
-  const OneNode one = build_for_cuda(spec);
+  const OneNode one = build_as_emitted(spec);
   const StepContext context{.rows = 1, .learning_rate = 0.1f};
   Plain plain = random_rounded(one, context, 1);
   plain.at("loss_scale")[graph::kOverflow] = 1;
