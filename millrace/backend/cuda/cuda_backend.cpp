@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "millrace/backend/cuda/cells.h"
 #include "millrace/backend/cuda/conv.h"
 #include "millrace/backend/cuda/host_calls.h"
 #include "millrace/backend/cuda/kernels.h"
@@ -100,7 +101,8 @@ class CudaBackend final : public Backend {
     const graph::Buffer& buffer = program.buffers[id];
     const auto fold = id == program.images ? cuda::stem_fold(graph) : std::nullopt;
     if (fold) return static_cast<size_t>(fold->elements()) * bytes_of(buffer.dtype);
-    return static_cast<size_t>(cuda::stored_elements(buffer)) * bytes_of(buffer.dtype);
+    const auto elements = static_cast<size_t>(cuda::stored_elements(buffer));
+    return cuda::has_small_cells(program, id) ? elements / 2 : elements * bytes_of(buffer.dtype);
   }
 
   Kernel prepare(const NodeView& view) override {
@@ -141,11 +143,20 @@ class CudaBackend final : public Backend {
               void* device) override {
     const auto fold = id == program.images ? cuda::stem_fold(graph) : std::nullopt;
     if (fold) return cuda::put_images(device_, staging_, program.buffers[id], *fold, plain.data(), device);
+    if (cuda::has_small_cells(program, id)) {
+      const std::vector<uint8_t> cells = cuda::packed_cells(program.buffers[id], plain);
+      return copy(device, cells.data(), cells.size());
+    }
     cuda::put_plain(device_, staging_, program.buffers[id], plain.data(), device);
   }
-  void download(const Graph&, const Program& program, BufferId id, const void* device,
+  void download(const Graph& graph, const Program& program, BufferId id, const void* device,
                 std::span<float> plain) override {
     if (id == program.images) fail_run("images cannot be read back from a GPU");
+    if (cuda::has_small_cells(program, id)) {
+      std::vector<uint8_t> cells(bytes(graph, program, id));
+      copy(cells.data(), device, cells.size());
+      return cuda::unpack_cells(program.buffers[id], cells, plain);
+    }
     cuda::get_plain(device_, staging_, program.buffers[id], device, plain.data());
   }
   void put_input(const Graph& graph, const Program& program, BufferId id, const void* host, void* device) override {

@@ -1,6 +1,9 @@
 // Max pooling. One thread makes one vector of channels of one pixel, or of a patch of pixels. Gradients are gathered:
 // the side of the input looks through the windows it lies in, in order, so that nothing is added atomically and every
 // element is written.
+#include <type_traits>
+
+#include "millrace/backend/cuda/cells.h"
 #include "millrace/backend/cuda/kernels.h"
 #include "millrace/backend/cuda/pool_places.cuh"
 
@@ -58,25 +61,47 @@ struct Packed<__half> : PackedPair<__half2, 0xFC00FC00u> {};
 template <>
 struct Packed<__nv_bfloat16> : PackedPair<__nv_bfloat162, 0xFF80FF80u> {};
 
-// The cells that won, one byte for each element of a vector.
-template <typename T>
-struct alignas(Vector<T>::kSize) Cells {
-  uint32_t at[Vector<T>::kSize / 4];
+// The cells that won, kBits for each element of a vector.
+template <typename T, int kBits>
+struct Cells {
+  static constexpr int kBytes = Vector<T>::kSize * kBits / 8;
+  using Word = std::conditional_t<kBytes == 2, uint16_t, uint32_t>;
+  static constexpr int kPerWord = static_cast<int>(sizeof(Word)) * 8 / kBits;
+  alignas(kBytes) Word at[kBytes / sizeof(Word)];
+
+  __device__ uint32_t of(int element) const {
+    return at[element / kPerWord] >> (element % kPerWord * kBits) & ((1u << kBits) - 1);
+  }
 };
-constexpr uint32_t kNoCell = 255;  // of an output that the ReLU stops
 
-__device__ inline Cells<float> pack(const Words& cells, const float*) {
-  const uint32_t low = __byte_perm(cells.at[0], cells.at[1], 0x0040);
-  return {{__byte_perm(low, __byte_perm(cells.at[2], cells.at[3], 0x0040), 0x5410)}};
-}
-template <typename T>
-__device__ inline Cells<T> pack(const Words& cells, const T*) {
-  return {{__byte_perm(cells.at[0], cells.at[1], 0x6420), __byte_perm(cells.at[2], cells.at[3], 0x6420)}};
+// Four bytes that are below 16, or kNoCell, side by side in 16 bits.
+__device__ inline uint32_t halved(uint32_t bytes) {
+  const uint32_t cells = bytes & 0x0F0F0F0Fu;
+  return __byte_perm(cells | cells >> 4, 0, 0x4420);
 }
 
-template <typename T, typename W>
+template <typename T, int kBits>
+__device__ inline Cells<T, kBits> pack(const Words& cells) {
+  if constexpr (Vector<T>::kSize == 4) {
+    const uint32_t low = __byte_perm(cells.at[0], cells.at[1], 0x0040);
+    const uint32_t bytes = __byte_perm(low, __byte_perm(cells.at[2], cells.at[3], 0x0040), 0x5410);
+    if constexpr (kBits == 4)
+      return {{static_cast<uint16_t>(halved(bytes))}};
+    else
+      return {{bytes}};
+  } else {
+    const uint32_t first = __byte_perm(cells.at[0], cells.at[1], 0x6420);
+    const uint32_t second = __byte_perm(cells.at[2], cells.at[3], 0x6420);
+    if constexpr (kBits == 4)
+      return {{halved(first) | halved(second) << 16}};
+    else
+      return {{first, second}};
+  }
+}
+
+template <typename T, int kBits, typename W>
 __global__ void max_forward(Places places, Plane plane, W window, bool relu, const Words* x, Words* y,
-                            Cells<T>* argmax) {
+                            Cells<T, kBits>* argmax) {
   using P = Packed<T>;
   for (uint32_t i = first_index(); i < places.count; i += index_stride()) {
     const Place place = places.at(i);
@@ -123,23 +148,23 @@ __global__ void max_forward(Places places, Plane plane, W window, bool relu, con
       }
     }
     y[i] = best;
-    if (argmax) argmax[i] = pack(cells, static_cast<const T*>(nullptr));
+    if (argmax) argmax[i] = pack<T, kBits>(cells);
   }
 }
 
 // What one window gives to one of its cells.
-template <typename T>
-__device__ inline void add_won(const Floats<T>& dy, const Cells<T>& cells, uint32_t cell, Floats<T>& sum) {
+template <typename T, int kBits>
+__device__ inline void add_won(const Floats<T>& dy, const Cells<T, kBits>& cells, uint32_t cell, Floats<T>& sum) {
 #pragma unroll
   for (int e = 0; e < Vector<T>::kSize; ++e) {
-    if ((cells.at[e / 4] >> (e % 4 * 8) & 255) == cell) sum.at[e] += dy.at[e];
+    if (cells.of(e) == cell) sum.at[e] += dy.at[e];
   }
 }
 
 // Any window: one pixel of dx.
-template <typename T>
+template <typename T, int kBits>
 __global__ void max_input_grad(Places places, Plane in, Plane out, Window window, Divider stride_h, Divider stride_w,
-                               const T* dy, const Cells<T>* argmax, T* dx) {
+                               const T* dy, const Cells<T, kBits>* argmax, T* dx) {
   for (uint32_t i = first_index(); i < places.count; i += index_stride()) {
     const Place place = places.at(i);
     Floats<T> sum{};
@@ -162,13 +187,14 @@ __global__ void max_input_grad(Places places, Plane in, Plane out, Window window
 // A square window: a patch of dx, of the stride's size, so that each dy is read by few threads. Pixels (h, w) of patch
 // (a, b) have h + pad in [a * stride, (a + 1) * stride), and lie in the windows a, a - 1, ...
 template <typename T, int kKernel, int kStride, int kPad>
-__global__ void max_input_grad_patches(Places places, Plane in, Plane out, const T* dy, const Cells<T>* argmax, T* dx) {
+__global__ void max_input_grad_patches(Places places, Plane in, Plane out, const T* dy,
+                                       const Cells<T, kSmallCellBits>* argmax, T* dx) {
   constexpr int kWindows = (kKernel + kStride - 1) / kStride;
   for (uint32_t i = first_index(); i < places.count; i += index_stride()) {
     const Place place = places.at(i);
     const int a = place.h + kPad / kStride, b = place.w + kPad / kStride;
     Vector<T> gradient[kWindows][kWindows];
-    Cells<T> cells[kWindows][kWindows];
+    Cells<T, kSmallCellBits> cells[kWindows][kWindows];
 #pragma unroll
     for (int jh = 0; jh < kWindows; ++jh) {
 #pragma unroll
@@ -177,7 +203,7 @@ __global__ void max_input_grad_patches(Places places, Plane in, Plane out, const
         const uint32_t o = out.at(place, a - jh, b - jw);
         gradient[jh][jw] = is ? reinterpret_cast<const Vector<T>*>(dy)[o] : Vector<T>{};
 #pragma unroll
-        for (uint32_t& word : cells[jh][jw].at) word = ~0u;
+        for (auto& word : cells[jh][jw].at) word = static_cast<std::decay_t<decltype(word)>>(~0u);  // no cell
         if (is) cells[jh][jw] = argmax[o];
       }
     }
@@ -208,7 +234,10 @@ __global__ void max_input_grad_patches(Places places, Plane in, Plane out, const
   }
 }
 
-// body(window) with one of the models' windows if it is one, otherwise with itself.
+template <int kBits>
+using CellBits = std::integral_constant<int, kBits>;
+
+// body(window, bits of a cell) with one of the models' windows if it is one, otherwise with itself.
 template <typename Body>
 void with_window(const Window& w, const Body& body) {
   auto is = [&](int kernel, int stride, int pad) {
@@ -216,14 +245,22 @@ void with_window(const Window& w, const Body& body) {
            w.pad_h == pad && w.pad_w == pad && w.dilation_h == 1 && w.dilation_w == 1;
   };
   if (is(3, 2, 1)) {
-    body(Square<3, 2, 1>{});
+    body(Square<3, 2, 1>{}, CellBits<kSmallCellBits>{});
   } else if (is(3, 2, 0)) {
-    body(Square<3, 2, 0>{});
+    body(Square<3, 2, 0>{}, CellBits<kSmallCellBits>{});
   } else if (is(2, 2, 0)) {
-    body(Square<2, 2, 0>{});
+    body(Square<2, 2, 0>{}, CellBits<kSmallCellBits>{});
+  } else if (cell_bits(w) == kSmallCellBits) {
+    body(w, CellBits<kSmallCellBits>{});
   } else {
-    body(w);
+    body(w, CellBits<8>{});
   }
+}
+
+template <typename T, int kBits, typename Byte>
+auto* cells_at(Byte* argmax, int64_t element) {
+  using Of = std::conditional_t<std::is_const_v<Byte>, const Cells<T, kBits>, Cells<T, kBits>>;
+  return reinterpret_cast<Of*>(argmax) + element / Vector<T>::kSize;
 }
 
 template <typename T>
@@ -232,26 +269,27 @@ Task max_forward_task(const Device& device, const Sides& sides, const PoolAttrs&
   return [=](const StepContext&) {
     sides.by_samples([&](int64_t n, int64_t x_at, int64_t y_at) {
       const Places places(n, sides.out.h, sides.out.w, sides.vectors());
-      auto* cells = argmax ? reinterpret_cast<Cells<T>*>(argmax + y_at) : nullptr;
-      with_window(attrs.window, [&](auto window) {
-        max_forward<T><<<grid_for(device, places.count, kPoolThreads, kPoolBlocks), kPoolThreads, 0, device.stream>>>(
-            places, sides.in_plane(), window, attrs.relu, reinterpret_cast<const Words*>(x + x_at),
-            reinterpret_cast<Words*>(y + y_at), cells);
+      with_window(attrs.window, [&](auto window, auto bits) {
+        auto* cells = argmax ? cells_at<T, bits>(argmax, y_at) : nullptr;
+        max_forward<T, bits>
+            <<<grid_for(device, places.count, kPoolThreads, kPoolBlocks), kPoolThreads, 0, device.stream>>>(
+                places, sides.in_plane(), window, attrs.relu, reinterpret_cast<const Words*>(x + x_at),
+                reinterpret_cast<Words*>(y + y_at), cells);
       });
       MILLRACE_LAUNCHED("max_forward");
     });
   };
 }
 
-template <typename T>
+template <typename T, int kBits>
 struct MaxGrad {
   const T* dy;
-  const Cells<T>* argmax;
+  const Cells<T, kBits>* argmax;
   T* dx;
 };
 
 template <typename T, int kKernel, int kStride, int kPad>
-void launch_max_grad(const Device& device, const Sides& sides, int64_t n, const MaxGrad<T>& of,
+void launch_max_grad(const Device& device, const Sides& sides, int64_t n, const MaxGrad<T, kSmallCellBits>& of,
                      const Square<kKernel, kStride, kPad>&) {
   auto patches = [](int64_t extent) { return (extent - 1 + kPad) / kStride - kPad / kStride + 1; };
   const Places places(n, patches(sides.in.h), patches(sides.in.w), sides.vectors());
@@ -260,8 +298,9 @@ void launch_max_grad(const Device& device, const Sides& sides, int64_t n, const 
           places, sides.in_plane(), sides.out_plane(), of.dy, of.argmax, of.dx);
 }
 
-template <typename T>
-void launch_max_grad(const Device& device, const Sides& sides, int64_t n, const MaxGrad<T>& of, const Window& window) {
+template <typename T, int kBits>
+void launch_max_grad(const Device& device, const Sides& sides, int64_t n, const MaxGrad<T, kBits>& of,
+                     const Window& window) {
   const Places places(n, sides.in.h, sides.in.w, sides.vectors());
   max_input_grad<<<grid_for(device, places.count, kPoolThreads, kPoolBlocks), kPoolThreads, 0, device.stream>>>(
       places, sides.in_plane(), sides.out_plane(), window, Divider(window.stride_h), Divider(window.stride_w), of.dy,
@@ -273,8 +312,10 @@ Task max_input_grad_task(const Device& device, const Sides& sides, const Window&
                          const uint8_t* argmax, T* dx) {
   return [=](const StepContext&) {
     sides.by_samples([&](int64_t n, int64_t x_at, int64_t y_at) {
-      const MaxGrad<T> of{dy + y_at, reinterpret_cast<const Cells<T>*>(argmax + y_at), dx + x_at};
-      with_window(window, [&](const auto& w) { launch_max_grad(device, sides, n, of, w); });
+      with_window(window, [&](const auto& w, auto bits) {
+        const MaxGrad<T, bits> of{dy + y_at, cells_at<T, bits>(argmax, y_at), dx + x_at};
+        launch_max_grad(device, sides, n, of, w);
+      });
       MILLRACE_LAUNCHED("max_input_grad");
     });
   };

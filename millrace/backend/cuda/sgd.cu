@@ -116,17 +116,50 @@ __global__ void __launch_bounds__(kThreads) sgd_step(const Parameter* parameters
   }
 }
 
-// Counts blocks that found something: only zero or not zero is read.
+// Whether one of two sixteen-bit numbers has the exponent of infinity and NaN.
+__device__ bool has_exponent(uint32_t pair, uint32_t exponent) {
+  return (pair & exponent) == exponent || (pair >> 16 & exponent) == exponent;
+}
+
+// The chunk's loads are all on their way together: there is nothing else to do meanwhile.
+__device__ bool finds_bad_pairs(const uint16_t* gradient, int64_t begin, int64_t end, uint32_t exponent) {
+  constexpr int kNumbers = 8, kLoads = kChunk / (kThreads * kNumbers);
+  uint4 words[kLoads];
+  bool bad = false;
+#pragma unroll
+  for (int j = 0; j < kLoads; ++j) {
+    const int64_t i = begin + (j * kThreads + threadIdx.x) * kNumbers;
+    words[j] = {};
+    if (i + kNumbers <= end) {
+      words[j] = __ldcg(reinterpret_cast<const uint4*>(gradient + i));
+    } else {
+      for (int64_t k = i; k < end; ++k) bad |= has_exponent(gradient[k], exponent);
+    }
+  }
+#pragma unroll
+  for (const uint4& w : words) {
+    for (uint32_t pair : {w.x, w.y, w.z, w.w}) bad |= has_exponent(pair, exponent);
+  }
+  return bad;
+}
+
+// Counts blocks that found something: only zero or not zero is read. From the last parameter to the first, so that the
+// update finds those it begins with in the cache.
 __global__ void __launch_bounds__(kThreads)
     check_finite(const Parameter* parameters, const Chunk* chunks, float* loss_scale) {
-  const Chunk chunk = chunks[blockIdx.x];
+  const Chunk chunk = chunks[gridDim.x - 1 - blockIdx.x];
   const Parameter p = parameters[chunk.parameter];
   const int64_t end = min(chunk.begin + kChunk, p.elements);
   bool bad = false;
-  for (int64_t i = chunk.begin + threadIdx.x * kEach; i < end; i += kThreads * kEach) {
-    const Four gradient = load_four(p.gradient, i, p.gradient_type);
+  if (p.gradient_type == Type::F32) {
+    for (int64_t i = chunk.begin + threadIdx.x * kEach; i < end; i += kThreads * kEach) {
+      const Four gradient = load_four(p.gradient, i, Type::F32);
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) bad |= i + k < p.elements && !isfinite(gradient.at[k]);
+      for (int k = 0; k < kEach; ++k) bad |= i + k < p.elements && !isfinite(gradient.at[k]);
+    }
+  } else {
+    const uint32_t exponent = p.gradient_type == Type::F16 ? 0x7C00u : 0x7F80u;
+    bad = finds_bad_pairs(static_cast<const uint16_t*>(p.gradient), chunk.begin, end, exponent);
   }
   if (__syncthreads_or(bad) && threadIdx.x == 0) atomicAdd(loss_scale + graph::kOverflow, 1.0f);
 }
