@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY=passive
 
 presets=("$@")
 [ $# -gt 0 ] || presets=(release)
-tools/install_dependencies.sh
+tools/install_dependencies.sh --tests
 for preset in "${presets[@]}"; do
   echo "== $preset"
   [ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" | { grep "not built" || true; }

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building Millrace needs, if any are missing. Quick when none is.
+# Installs the Debian packages that building Millrace needs, if any are missing; with --tests also those that its tests
+# need. Quick when none is.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build libdnnl-dev libyaml-cpp-dev libcli11-dev libfmt-dev nlohmann-json3-dev libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin)
+packages=(g++ cmake ninja-build libdnnl-dev libyaml-cpp-dev libcli11-dev libfmt-dev nlohmann-json3-dev libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin
+          libjpeg-dev libpng-dev libprotobuf-dev protobuf-compiler libutf8proc-dev)
+# Parsers are fuzzed with clang's libFuzzer; Python writes and reads records independently.
+[ "${1:-}" != --tests ] || packages+=(clang-14 libclang-rt-14-dev python3 python3-protobuf)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
