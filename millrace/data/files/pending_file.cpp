@@ -1,0 +1,97 @@
+#include "millrace/data/files/pending_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "millrace/base/error.h"
+
+namespace millrace::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMark = ".millrace-tmp";
+
+std::string temporary_beside(const std::string& path) {
+  const fs::path place(path);
+  return (place.parent_path() / fmt::format(".{}{}{}", place.filename().string(), kMark, ::getpid())).string();
+}
+
+}  // namespace
+
+PendingFile::PendingFile(const std::string& path) : path_(path), temporary_(temporary_beside(path)) {
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) fail("created");
+}
+
+PendingFile::~PendingFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void PendingFile::write(std::span<const uint8_t> bytes) {
+  bytes_ += static_cast<int64_t>(bytes.size());
+  if (buffer_.size() + bytes.size() > kBuffer) flush();
+  if (bytes.size() > kBuffer) {
+    write_out(bytes.data(), bytes.size());
+  } else {
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  }
+}
+
+void PendingFile::write(std::string_view text) {
+  write(std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+}
+
+void PendingFile::put_in_place(bool durable) {
+  flush();
+  if (durable && ::fsync(descriptor_) != 0) fail("written");
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail("written");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("put in place");
+  temporary_.clear();
+  if (!durable) return;
+  const std::string folder = fs::path(path_).parent_path().string();
+  const int directory = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return;  // the name is in place; only its survival of a power cut is unsure
+  ::fsync(directory);
+  ::close(directory);
+}
+
+void PendingFile::remove_leftovers(const std::string& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.front() != '.' || name.find(kMark) == std::string::npos) continue;
+    std::error_code ignored;
+    fs::remove(entry.path(), ignored);
+  }
+}
+
+void PendingFile::flush() {
+  write_out(buffer_.data(), buffer_.size());
+  buffer_.clear();
+}
+
+void PendingFile::write_out(const uint8_t* data, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor_, data, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("written");
+    data += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void PendingFile::fail(const char* what) const { fail_run("{}: cannot be {}: {}", path_, what, std::strerror(errno)); }
+
+void write_file(const std::string& path, std::string_view text) {
+  PendingFile file(path);
+  file.write(text);
+  file.put_in_place();
+}
+
+}  // namespace millrace::data
