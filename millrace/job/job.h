@@ -17,17 +17,67 @@ struct Model {
   int classes = 1000;
   int image_size = 224;  // height and width of the input
   int channels = 3;
-  double dropout = 0.5;   // alexnet and vgg16; 0 turns it off
-  std::string init = {};  // a safetensors file with the model's parameters; empty: random from the seed
+  double dropout = 0.5;    // alexnet and vgg16; 0 turns it off
+  int width = 64;          // bag_of_tokens: of an embedding
+  int vocabulary = 30522;  // bag_of_tokens: tokens that have one
+  int tokens = 128;        // of a text, with [CLS] and [SEP]
+  std::string init = {};   // a safetensors file with the model's parameters; empty: random from the seed
   bool operator==(const Model&) const = default;
 };
 
-enum class DataKind { Synthetic, Generated };
+inline bool reads_tokens(const Model& model) { return model.name == "bag_of_tokens"; }
+
+// How a stored picture becomes the network's input.
+enum class TransformKind {
+  Auto,               // as is usual for the kind of data and the split
+  RandomResizedCrop,  // a random part of random shape, resized
+  PadCrop,            // zeros around, then a random part of the input's size
+  CenterCrop,         // short side resized, then the middle
+  Resize,             // the whole picture, its shape not kept
+};
+struct Transform {
+  TransformKind kind = TransformKind::Auto;
+  double min_area = 0.08, max_area = 1;           // random_resized_crop: share of the picture
+  double min_aspect = 0.75, max_aspect = 4. / 3;  // random_resized_crop: width over height
+  int attempts = 10;                              // random_resized_crop: then the largest middle part is taken
+  int pad = 4;                                    // pad_crop: pixels on each side
+  int short_side = 256;                           // center_crop
+  double mirror = 0.5;                            // how often left and right are exchanged
+  bool operator==(const Transform&) const = default;
+};
+
+enum class DataKind { Synthetic, Generated, OfRecord, ImageFolder, Cifar10, Cifar100, TsvText, Squad };
+constexpr bool is_from_files(DataKind kind) { return kind != DataKind::Synthetic && kind != DataKind::Generated; }
+constexpr bool is_text(DataKind kind) { return kind == DataKind::TsvText || kind == DataKind::Squad; }
+
+enum class OnError { Stop, Skip };
+enum class Color { Strict, Convert };
+
 struct Data {
   DataKind kind = DataKind::Synthetic;
   int64_t train_samples = 0;  // generated: samples of one epoch; synthetic: 0 is one batch again and again
   int64_t test_samples = 0;   // generated: samples of the test split
   double noise = 0.5;         // generated: standard deviation of the pixel noise around a class pattern
+
+  std::string train = {};  // files: where the training split is
+  std::string test = {};   // files: where the test split is; empty: nothing is evaluated
+  OnError on_error = OnError::Stop;
+  int threads = 0;  // that load; 0: as many as there are cores to spare
+  int ahead = 2;    // batches loaded before they are needed
+
+  Transform train_transform = {};
+  Transform test_transform = {.mirror = 0};
+  std::vector<double> mean = {}, std = {};  // of levels 0 to 255, red, green, blue; empty: usual for the kind of data
+  Color color = Color::Strict;              // pictures that do not have the network's channels: refused or converted
+
+  std::string vocab = {};  // text: a vocab.txt
+  bool lower_case = true;  // text: and accents stripped
+  int doc_stride = 128;    // squad: tokens that neighbouring windows share
+  int max_question = 64;   // squad: tokens of a question
+
+  bool has_test() const {
+    return is_from_files(kind) ? !test.empty() : kind == DataKind::Generated && test_samples > 0;
+  }
   bool operator==(const Data&) const = default;
 };
 
