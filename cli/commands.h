@@ -34,5 +34,7 @@ void declare_plan(CLI::App& app, Action& action);
 void declare_simulate(CLI::App& app, Action& action);
 void declare_report(CLI::App& app, Action& action);
 void declare_reproduce(CLI::App& app, Action& action);
+void declare_convert(CLI::App& app, Action& action);
+void declare_data(CLI::App& app, Action& action);
 
 }  // namespace millrace::cli

@@ -131,6 +131,7 @@ report::Summary summarise(const job::Job& job, runtime::Training& training, cons
   summary.data_wait_share = result.data_wait_s / result.train_s;
   summary.peak_bytes = memory.peak(training);
   summary.parallel = parallel_run(job, training, result.diverged);
+  summary.skipped = report::all_skipped(summary.parallel.workers);
   summary.parallel.replay = runtime::replay(training.plan(), training.shape(), summary.parallel.workers);
   summary.parallel.step_s = result.train_s / static_cast<double>(std::max<int64_t>(result.steps, 1));
   summary.diverged = result.diverged;

@@ -109,11 +109,16 @@ class Backend : public Memory {
   virtual void download(const graph::Graph& graph, const graph::Program& program, graph::BufferId buffer,
                         const void* device, std::span<float> plain) = 0;
 
-  // A micro-batch from the host: plain N x C x H x W floats, or labels (i32).
+  // A micro-batch from the host: features as a data set writes them (plain N x C x H x W floats, or i32 tokens), or
+  // labels (i32).
   virtual void put_input(const graph::Graph& graph, const graph::Program& program, graph::BufferId buffer,
                          const void* host, void* device) {
     copy(device, host, bytes(graph, program, buffer));
   }
+
+  // Host memory that inputs come from again and again: a device may shorten its way there, until unpin().
+  virtual void pin(std::span<std::byte> /*host*/) {}
+  virtual void unpin(std::span<std::byte> /*host*/) {}
 
   // A device may run its tasks later than they are called. begin() says what those that follow are run with, wait()
   // returns when all are done.

@@ -2,7 +2,9 @@
 
 #include "millrace/base/error.h"
 #include "millrace/data/generated.h"
+#include "millrace/data/image_dataset.h"
 #include "millrace/data/synthetic.h"
+#include "millrace/data/text_dataset.h"
 
 namespace millrace::data {
 
@@ -22,6 +24,12 @@ std::unique_ptr<Dataset> make_dataset(const job::Job& job, Split split) {
         fail_input("data.train_samples: generated data needs at least 1 training sample, for example 5000");
       }
       return std::make_unique<Generated>(format, samples, job.data.noise, job.seed, split);
+    case job::DataKind::OfRecord:
+    case job::DataKind::ImageFolder:
+    case job::DataKind::Cifar10:
+    case job::DataKind::Cifar100: return open_image_dataset(job, split);
+    case job::DataKind::TsvText: return open_text_dataset(job, split);
+    case job::DataKind::Squad: fail_input("data.kind: no model reads squad yet; write data.kind: tsv_text");
   }
   fail_input("data.kind: unknown kind of data");
 }

@@ -1,32 +1,47 @@
-// Samples by number: a data set fills images and labels for any sample ids straight into the caller's buffers.
+// Samples by number. A data set says what it holds; readers - one for each thread - write features and labels of any
+// sample ids straight into the caller's buffers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "millrace/data/skip_log.h"
 #include "millrace/job/job.h"
 
 namespace millrace::data {
 
 enum class Split { Train, Test };
 
-// The label of a row that holds no sample (the end of a short batch).
+// The label of a row that holds no sample: the end of a short batch, or a sample that was skipped.
 constexpr int32_t kNoLabel = -1;
+
+// A thread's own way into a data set, with whatever memory decoding needs. The data set outlives its readers.
+class Reader {
+ public:
+  virtual ~Reader() = default;
+
+  // Writes the samples one after another, either of both if not null. What is written depends only on the seed, the
+  // sample and - for data sets that augment - the epoch. A sample that is skipped has features of zero and kNoLabel.
+  virtual void fill(std::span<const int64_t> samples, int64_t epoch, std::byte* features, int32_t* labels) = 0;
+};
 
 class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  virtual int64_t size() const = 0;            // samples of one epoch
-  virtual int64_t image_elements() const = 0;  // channels * height * width
+  virtual int64_t size() const = 0;           // samples of one epoch
+  virtual int64_t feature_bytes() const = 0;  // of one sample: floats channels x height x width, or int32 tokens
+  virtual int64_t label_elements() const { return 1; }
 
   // True where the whole data set is one batch that never changes: made once, then read in place every step.
   virtual bool one_fixed_batch() const { return false; }
 
-  // Writes the samples one after another: plain NCHW floats and a label each; either may be null. What is written
-  // depends only on the seed, the sample and - for data sets that augment - the epoch.
-  virtual void fill(std::span<const int64_t> samples, int64_t epoch, float* images, int32_t* labels) const = 0;
+  virtual std::unique_ptr<Reader> reader() const = 0;
+
+  // What was left out so far (data.on_error: skip); null where nothing can be.
+  virtual const SkipLog* skipped() const { return nullptr; }
 };
 
 // The data set a job asks for. A split without samples is refused for training; for testing it has size 0.

@@ -15,8 +15,9 @@ class Generated : public Dataset {
   Generated(const ImageFormat& format, int64_t samples, double noise, uint64_t seed, Split split);
 
   int64_t size() const override { return samples_; }
-  int64_t image_elements() const override { return format_.elements(); }
-  void fill(std::span<const int64_t> samples, int64_t epoch, float* images, int32_t* labels) const override;
+  int64_t feature_bytes() const override { return format_.elements() * int64_t{sizeof(float)}; }
+  std::unique_ptr<Reader> reader() const override { return std::make_unique<StatelessReader<Generated>>(*this); }
+  void fill(std::span<const int64_t> samples, int64_t epoch, float* images, int32_t* labels) const;
 
  private:
   static constexpr int kWaves = 4;                            // per class and channel

@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "millrace/base/error.h"
 #include "millrace/data/sampler.h"
 
 namespace millrace::data {
+namespace {
+
+constexpr int64_t kPiecesPerThread = 4;  // of a batch, so that threads end together
+
+}  // namespace
 
 int64_t Loader::rows_of(const LoaderOptions& options) {
   if (options.ranges.empty()) return options.batch;
@@ -15,10 +21,15 @@ int64_t Loader::rows_of(const LoaderOptions& options) {
   return rows;
 }
 
+int Loader::num_slots(const Dataset& dataset, const LoaderOptions& options) {
+  return dataset.one_fixed_batch() ? 1 : 1 + std::max(options.ahead, 1);
+}
+
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
     : dataset_(dataset),
       options_(options),
       rows_(rows_of(options)),
+      piece_rows_(std::max<int64_t>(1, rows_ / (kPiecesPerThread * std::max(options.threads, 1)))),
       batches_per_epoch_(options.batch > 0 ? (dataset.size() + options.batch - 1) / options.batch : 0),
       fixed_(dataset.one_fixed_batch()) {
   if (options.batch < 1) fail_input("batch: {} samples per step; write 1 or more", options.batch);
@@ -28,25 +39,36 @@ Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
   }
 
   const auto rows = static_cast<size_t>(rows_);
-  for (int i = 0; i < num_slots(dataset); ++i) {
-    slots_[i].samples.resize(rows);
-    if (options.images) slots_[i].images.resize(rows * static_cast<size_t>(dataset.image_elements()));
-    if (options.labels) slots_[i].labels.resize(rows);
+  slots_.resize(static_cast<size_t>(num_slots(dataset, options)));
+  for (Slot& slot : slots_) {
+    slot.of_row.resize(rows);
+    slot.samples.resize(rows);
+    if (options.features) slot.features.resize(rows * static_cast<size_t>(dataset.feature_bytes()));
+    if (options.labels) slot.labels.resize(rows * static_cast<size_t>(dataset.label_elements()));
   }
   if (fixed_) {
-    fill(0, slots_[0]);
-  } else {
-    thread_ = std::thread([this] { fill_ahead(); });
+    begin(0, slots_[0]);
+    fill(*dataset.reader(), slots_[0], {0, rows_});
+    return;
+  }
+  try {
+    for (int i = 0; i < std::max(options.threads, 1); ++i) threads_.emplace_back([this] { work(); });
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
-Loader::~Loader() {
+Loader::~Loader() { stop(); }
+
+void Loader::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 const Batch& Loader::next() {
@@ -56,6 +78,9 @@ const Batch& Loader::next() {
   }
   std::unique_lock lock(mutex_);
   const int64_t wanted = taken_++;
+  if (options_.num_batches > 0 && wanted >= options_.num_batches) {
+    fail_run("data: batch {} was asked for, the loader was made for {}", wanted, options_.num_batches);
+  }
   changed_.notify_all();  // the slot of the batch before is free again
   if (filled_ <= wanted && !failure_) {
     const auto begin = std::chrono::steady_clock::now();
@@ -63,37 +88,65 @@ const Batch& Loader::next() {
     waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   if (filled_ <= wanted) std::rethrow_exception(failure_);
-  return slots_[wanted % 2].batch;
+  return slot_of(wanted).batch;
+}
+
+std::vector<std::span<std::byte>> Loader::feature_buffers() {
+  std::vector<std::span<std::byte>> buffers;
+  for (Slot& slot : slots_) {
+    if (!slot.features.empty()) buffers.emplace_back(slot.features);
+  }
+  return buffers;
 }
 
 int64_t Loader::buffer_bytes(const Dataset& dataset, const LoaderOptions& options) {
-  const int64_t image = options.images ? dataset.image_elements() * int64_t{sizeof(float)} : 0;
-  const int64_t label = options.labels ? int64_t{sizeof(int32_t)} : 0;
-  return num_slots(dataset) * rows_of(options) * (image + label + int64_t{sizeof(int64_t)});
+  const int64_t features = options.features ? dataset.feature_bytes() : 0;
+  const int64_t labels = options.labels ? dataset.label_elements() * int64_t{sizeof(int32_t)} : 0;
+  return num_slots(dataset, options) * rows_of(options) * (features + labels + 2 * int64_t{sizeof(int64_t)});
 }
 
-void Loader::fill_ahead() {
+// A batch goes where the one `slots` before it was, which the caller gave up by asking for the next.
+bool Loader::may_begin(int64_t batch) const {
+  if (options_.num_batches > 0 && batch >= options_.num_batches) return false;
+  return batch < std::max<int64_t>(taken_, 1) - 1 + static_cast<int64_t>(slots_.size());
+}
+
+// The lock is held.
+Loader::Piece Loader::claim() {
+  if (next_row_ == 0) begin(options_.first_batch + options_.stride * next_batch_, slot_of(next_batch_));
+  const Piece piece{next_batch_, {next_row_, std::min(next_row_ + piece_rows_, rows_)}};
+  next_row_ = piece.rows.end;
+  if (next_row_ == rows_) ++next_batch_, next_row_ = 0;
+  return piece;
+}
+
+void Loader::work() {
   try {
-    for (int64_t n = 0;; ++n) {
-      {
-        std::unique_lock lock(mutex_);
-        // Batch n goes where n - 2 was, which the caller gave up by asking for n - 1.
-        changed_.wait(lock, [&] { return stop_ || n < std::max<int64_t>(taken_, 1) + 1; });
-        if (stop_) return;
-      }
-      fill(options_.first_batch + options_.stride * n, slots_[n % 2]);
-      const std::lock_guard lock(mutex_);
-      filled_ = n + 1;
-      changed_.notify_all();
+    const std::unique_ptr<Reader> reader = dataset_.reader();
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stop_ || failure_ || may_begin(next_batch_); });
+      if (stop_ || failure_) return;
+      const Piece piece = claim();
+      Slot& slot = slot_of(piece.batch);
+      lock.unlock();
+      fill(*reader, slot, piece.rows);
+      lock.lock();
+      slot.rows_left -= piece.rows.size();
+      // Batches may be completed out of order; they are handed out in order.
+      const int64_t before = filled_;
+      while (filled_ < next_batch_ && slot_of(filled_).rows_left == 0) ++filled_;
+      if (filled_ > before) changed_.notify_all();
     }
   } catch (...) {
     const std::lock_guard lock(mutex_);
-    failure_ = std::current_exception();
+    if (!failure_) failure_ = std::current_exception();
     changed_.notify_all();
   }
 }
 
-void Loader::fill(int64_t batch, Slot& slot) const {
+// Which samples the batch has, and where.
+void Loader::begin(int64_t batch, Slot& slot) const {
   const int64_t epoch = batch / batches_per_epoch_;
   const int64_t index = batch % batches_per_epoch_;
   const int64_t first = index * options_.batch;
@@ -103,26 +156,45 @@ void Loader::fill(int64_t batch, Slot& slot) const {
   const RowRange whole{0, options_.batch};
   const std::span<const RowRange> ranges =
       options_.ranges.empty() ? std::span(&whole, 1) : std::span<const RowRange>(options_.ranges);
-
-  const int64_t elements = dataset_.image_elements();
-  int64_t row = 0, loaded = 0;  // where the range begins; samples so far
+  size_t row = 0, loaded = 0;
   for (const RowRange& range : ranges) {
-    const int64_t count = std::clamp<int64_t>(in_batch - range.begin, 0, range.size());
-    const std::span<int64_t> samples(slot.samples.data() + loaded, static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t place = first + range.begin + i;
-      samples[i] = shuffles ? order[place] : place;
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const int64_t sample = i >= in_batch ? kNoSample : shuffles ? order[first + i] : first + i;
+      slot.of_row[row++] = sample;
+      if (sample != kNoSample) slot.samples[loaded++] = sample;
     }
-    float* images = options_.images ? slot.images.data() + row * elements : nullptr;
-    int32_t* labels = options_.labels ? slot.labels.data() + row : nullptr;
-    dataset_.fill(samples, epoch, images, labels);
-    if (images) std::fill(images + count * elements, images + range.size() * elements, 0.0f);
-    if (labels) std::fill(labels + count, labels + range.size(), kNoLabel);
-    row += range.size();
-    loaded += count;
   }
-  slot.batch = {epoch,       index,      in_batch, std::span(slot.samples).first(static_cast<size_t>(loaded)),
-                slot.images, slot.labels};
+  slot.rows_left = rows_;
+  slot.batch = {epoch,
+                index,
+                in_batch,
+                std::span(slot.samples).first(loaded),
+                slot.features,
+                slot.labels,
+                static_cast<size_t>(dataset_.feature_bytes()),
+                static_cast<size_t>(dataset_.label_elements())};
+}
+
+void Loader::fill(Reader& reader, Slot& slot, RowRange rows) const {
+  const auto feature_bytes = static_cast<size_t>(dataset_.feature_bytes());
+  const auto label_elements = static_cast<size_t>(dataset_.label_elements());
+  auto begin = static_cast<size_t>(rows.begin);
+  const auto end = static_cast<size_t>(rows.end);
+  while (begin < end) {
+    const bool has_samples = slot.of_row[begin] != kNoSample;
+    size_t stop = begin + 1;
+    while (stop < end && (slot.of_row[stop] != kNoSample) == has_samples) ++stop;
+    const size_t count = stop - begin;
+    std::byte* features = options_.features ? slot.features.data() + begin * feature_bytes : nullptr;
+    int32_t* labels = options_.labels ? slot.labels.data() + begin * label_elements : nullptr;
+    if (has_samples) {
+      reader.fill(std::span<const int64_t>(slot.of_row).subspan(begin, count), slot.batch.epoch, features, labels);
+    } else {
+      if (features) std::memset(features, 0, count * feature_bytes);
+      if (labels) std::fill_n(labels, count * label_elements, kNoLabel);
+    }
+    begin = stop;
+  }
 }
 
 }  // namespace millrace::data

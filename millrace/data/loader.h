@@ -1,7 +1,6 @@
-// Batches, filled ahead of their use by a thread of their own into two host buffers allocated once.
+// Batches, filled ahead of their use by threads of their own into host buffers allocated once.
 #pragma once
 
-#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -22,14 +21,23 @@ struct RowRange {
 };
 
 // What a worker needs of a batch, in host memory. The last batch of an epoch may have fewer rows; the rest of its
-// images is zero and the rest of its labels kNoLabel, so that every batch has the shape that was planned.
+// features is zero and the rest of its labels kNoLabel, so that every batch has the shape that was planned.
 struct Batch {
   int64_t epoch = 0;
   int64_t index = 0;                 // within the epoch
   int64_t rows = 0;                  // samples in the whole batch
   std::span<const int64_t> samples;  // those that were loaded
-  std::span<float> images;           // the ranges one after another
+  std::span<std::byte> features;     // the ranges one after another
   std::span<int32_t> labels;
+  size_t feature_bytes = 0, label_elements = 1;  // of a row
+
+  // From a row on; null where they are not loaded.
+  const std::byte* features_from(size_t row) const {
+    return features.empty() ? nullptr : features.data() + row * feature_bytes;
+  }
+  const int32_t* labels_from(size_t row) const {
+    return labels.empty() ? nullptr : labels.data() + row * label_elements;
+  }
 };
 
 struct LoaderOptions {
@@ -38,9 +46,12 @@ struct LoaderOptions {
   bool shuffle = true;                // false: samples in the order of their ids (evaluation)
   int64_t first_batch = 0;            // counted over all epochs; where a resumed run goes on
   int64_t stride = 1;                 // from one batch to the next: replicas may take them in turn
+  int64_t num_batches = 0;            // to load in all; 0: without end
   std::vector<RowRange> ranges = {};  // rows to load; empty: all
-  bool images = true;
+  bool features = true;
   bool labels = true;
+  int threads = 1;
+  int ahead = 1;  // batches filled while the caller has one
 };
 
 class Loader {
@@ -53,9 +64,11 @@ class Loader {
 
   int64_t batches_per_epoch() const { return batches_per_epoch_; }
 
-  // The next batch, epoch after epoch without end; valid until next() is called again. Rethrows what went wrong
-  // while filling it.
+  // The next batch, epoch after epoch; valid until next() is called again. Rethrows what went wrong while filling it.
   const Batch& next();
+
+  // The memory that features of all batches come in.
+  std::vector<std::span<std::byte>> feature_buffers();
 
   // Time that next() had to wait for data, in all.
   double waited_s() const { return waited_s_; }
@@ -65,33 +78,50 @@ class Loader {
 
  private:
   struct Slot {
-    std::vector<int64_t> samples;
-    std::vector<float> images;
+    std::vector<int64_t> of_row;   // the sample of each row; kNoSample: none
+    std::vector<int64_t> samples;  // those there are
+    std::vector<std::byte> features;
     std::vector<int32_t> labels;
     Batch batch;
+    int64_t rows_left = 0;  // to be filled by somebody
+  };
+  static constexpr int64_t kNoSample = -1;
+  // Rows that a thread fills at once.
+  struct Piece {
+    int64_t batch = 0;  // counted as they are taken
+    RowRange rows;      // of those that are loaded
   };
 
-  static int num_slots(const Dataset& dataset) { return dataset.one_fixed_batch() ? 1 : 2; }
+  static int num_slots(const Dataset& dataset, const LoaderOptions& options);
   static int64_t rows_of(const LoaderOptions& options);
-  void fill(int64_t batch, Slot& slot) const;
-  void fill_ahead();
+  Slot& slot_of(int64_t batch) { return slots_[static_cast<size_t>(batch) % slots_.size()]; }
+  void begin(int64_t batch, Slot& slot) const;
+  void fill(Reader& reader, Slot& slot, RowRange rows) const;
+  bool may_begin(int64_t batch) const;
+  Piece claim();
+  void work();
+  void stop();
 
   const Dataset& dataset_;
   const LoaderOptions options_;
   const int64_t rows_;  // loaded of each batch
+  const int64_t piece_rows_;
   const int64_t batches_per_epoch_;
   const bool fixed_;
-  std::array<Slot, 2> slots_;  // the n-th batch lives in slot n % 2
+  std::vector<Slot> slots_;  // the n-th batch lives in slot n % slots
   double waited_s_ = 0;
 
-  // Batches are counted as they are taken; [taken_ - 1, filled_) are in slots, taken_ - 1 being the caller's.
+  // Batches are counted as they are taken: the caller has taken_ - 1, the first filled_ are complete, and the next
+  // piece begins at next_row_ of next_batch_.
   std::mutex mutex_;
   std::condition_variable changed_;
   int64_t filled_ = 0;
   int64_t taken_ = 0;
+  int64_t next_batch_ = 0;
+  int64_t next_row_ = 0;
   bool stop_ = false;
   std::exception_ptr failure_;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace millrace::data

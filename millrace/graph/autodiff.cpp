@@ -96,8 +96,8 @@ class Unroller {
   // A buffer for a value that this stage reads but does not make.
   void bring_in(ValueId value) {
     if (value_buffer_[value] != kNone) return;
-    if (value == graph_.images) {
-      program_.images = value_buffer_[value] = buffer_of_value(value, BufferRole::Input);
+    if (value == graph_.features) {
+      program_.features = value_buffer_[value] = buffer_of_value(value, BufferRole::Input);
     } else if (value == graph_.labels) {
       program_.labels = value_buffer_[value] = buffer_of_value(value, BufferRole::Input);
     } else if (const int maker = stage_.stage_of(graph_.producer(value)); maker != stage_.index) {
@@ -176,6 +176,7 @@ class Unroller {
           writes.push_back(op_saved(op) = saved(op, "sums", shape, DType::F32));
         }
         break;
+      case OpKind::EmbeddingBag: reads = {weight_[op.params[0]], value_buffer_[op.inputs[0]]}; break;
       case OpKind::BatchNorm: {
         reads.resize(1);
         for (ParamId param : op.params) reads.push_back(weight_[param]);
@@ -288,6 +289,7 @@ class Unroller {
         }
         break;
       }
+      case OpKind::EmbeddingBag: emit_weight_grad(op, {dy, x}, op.params); break;
       case OpKind::BatchNorm: {
         const BatchNormAttrs& attrs = *norm;
         const BufferId dsums = add_buffer(

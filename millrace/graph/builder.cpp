@@ -6,16 +6,23 @@
 
 namespace millrace::graph {
 
-Builder::Builder(std::string model, int64_t batch, int64_t channels, int64_t height, int64_t width, DType dtype) {
+Builder::Builder(std::string model, int64_t batch, int64_t channels, int64_t height, int64_t width, DType dtype)
+    : Builder(std::move(model), {batch, channels, height, width}, "images", dtype, dtype) {}
+
+Builder Builder::over_tokens(std::string model, int64_t batch, int64_t tokens, DType dtype) {
+  return {std::move(model), {batch, tokens}, "tokens", DType::I32, dtype};
+}
+
+Builder::Builder(std::string model, const Shape& features, const char* what, DType features_type, DType dtype) {
   graph_.name = std::move(model);
   graph_.dtype = dtype;
-  if (batch < 1 || channels < 1 || height < 1 || width < 1) {
-    fail_input("{}: input {} has an extent below 1", graph_.name, Shape{batch, channels, height, width}.str());
+  for (int axis = 0; axis < features.rank(); ++axis) {
+    if (features[axis] < 1) fail_input("{}: input {} has an extent below 1", graph_.name, features.str());
   }
-  graph_.images = static_cast<ValueId>(graph_.values.size());
-  graph_.values.push_back({"images", {batch, channels, height, width}, dtype});
+  graph_.features = static_cast<ValueId>(graph_.values.size());
+  graph_.values.push_back({what, features, features_type});
   graph_.labels = static_cast<ValueId>(graph_.values.size());
-  graph_.values.push_back({"labels", {batch}, DType::I32});
+  graph_.values.push_back({"labels", {features[0]}, DType::I32});
 }
 
 ParamId Builder::param(const std::string& name, Shape shape, ParamRole role, Init init) {
@@ -62,6 +69,16 @@ ValueId Builder::linear(const std::string& name, ValueId x, const LinearAttrs& a
   std::vector<ParamId> params{param(name + ".weight", {attrs.out_features, in[1]}, ParamRole::Weight, weight)};
   if (attrs.bias) params.push_back(param(name + ".bias", {attrs.out_features}, ParamRole::Bias, bias));
   return emit(name, OpKind::Linear, attrs, {x}, {in[0], attrs.out_features}, std::move(params));
+}
+
+ValueId Builder::embedding_bag(const std::string& name, ValueId tokens, int64_t entries, int64_t width, Init weight) {
+  require_rank(name, tokens, 2);
+  if (graph_.values[tokens].dtype != DType::I32) {
+    fail_input("{}: layer {} takes tokens (i32), its input is {} {}", graph_.name, name,
+               name_of(graph_.values[tokens].dtype), shape(tokens).str());
+  }
+  const ParamId table = param(name + ".weight", {entries, width}, ParamRole::Weight, weight);
+  return emit(name, OpKind::EmbeddingBag, {}, {tokens}, {shape(tokens)[0], width}, {table});
 }
 
 ValueId Builder::batch_norm(const std::string& name, ValueId x, double scale) {

@@ -11,12 +11,18 @@ class Builder {
  public:
   Builder(std::string model, int64_t batch, int64_t channels, int64_t height, int64_t width, DType dtype = DType::F32);
 
-  ValueId images() const { return graph_.images; }
+  // Over tokens instead of images.
+  static Builder over_tokens(std::string model, int64_t batch, int64_t tokens, DType dtype = DType::F32);
+
+  ValueId images() const { return graph_.features; }
+  ValueId tokens() const { return graph_.features; }
   const Shape& shape(ValueId value) const { return graph_.values[value].shape; }
 
   // Initialisation of `weight`; biases of conv and linear follow `bias`.
   ValueId conv(const std::string& name, ValueId x, const Conv2dAttrs& attrs, Init weight, Init bias = {});
   ValueId linear(const std::string& name, ValueId x, const LinearAttrs& attrs, Init weight, Init bias = {});
+  // The mean of the table's rows that the tokens of a sample name; tokens below zero are none.
+  ValueId embedding_bag(const std::string& name, ValueId tokens, int64_t entries, int64_t width, Init weight);
   ValueId batch_norm(const std::string& name, ValueId x, double scale = 1.0);
   ValueId relu(const std::string& name, ValueId x);
   ValueId max_pool(const std::string& name, ValueId x, const Window& window);
@@ -30,6 +36,7 @@ class Builder {
   Graph finish() &&;
 
  private:
+  Builder(std::string model, const Shape& features, const char* what, DType features_type, DType dtype);
   ValueId emit(const std::string& name, OpKind kind, const Attrs& attrs, std::vector<ValueId> inputs, Shape shape,
                std::vector<ParamId> params = {});
   ParamId param(const std::string& name, Shape shape, ParamRole role, Init init);

@@ -6,6 +6,7 @@ const char* name_of(OpKind kind) {
   switch (kind) {
     case OpKind::Conv2d: return "conv2d";
     case OpKind::Linear: return "linear";
+    case OpKind::EmbeddingBag: return "embedding_bag";
     case OpKind::BatchNorm: return "batch_norm";
     case OpKind::Relu: return "relu";
     case OpKind::MaxPool: return "max_pool";

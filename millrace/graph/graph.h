@@ -19,6 +19,7 @@ constexpr int kNone = -1;
 enum class OpKind {
   Conv2d,
   Linear,
+  EmbeddingBag,
   BatchNorm,
   Relu,
   MaxPool,
@@ -128,12 +129,12 @@ struct Graph {
   std::vector<Value> values;
   std::vector<Param> params;
   std::vector<Op> ops;
-  ValueId images = kNone;  // N x C x H x W
-  ValueId labels = kNone;  // N, i32; a negative label marks a row that is not a sample
+  ValueId features = kNone;  // what a sample is: images N x C x H x W, or tokens N x planes x length
+  ValueId labels = kNone;    // N, i32; a negative label marks a row that is not a sample
   ValueId logits = kNone;
 
-  int64_t batch() const { return values[images].shape[0]; }
-  OpId producer(ValueId value) const;  // kNone for images and labels
+  int64_t batch() const { return values[features].shape[0]; }
+  OpId producer(ValueId value) const;  // kNone for features and labels
   int64_t trainable_elements() const;
 };
 

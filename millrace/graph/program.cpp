@@ -44,7 +44,7 @@ std::vector<StageEdge> stage_edges(const Graph& graph, const std::vector<OpId>& 
   for (OpId id = 0; id < static_cast<OpId>(graph.ops.size()); ++id) {
     const int to = slice.stage_of(id);
     for (ValueId value : graph.ops[id].inputs) {
-      if (value == graph.images || value == graph.labels) continue;
+      if (value == graph.features || value == graph.labels) continue;
       const int from = slice.stage_of(graph.producer(value));
       if (from == to) continue;
       StageEdge& edge = edges[{from, to}];

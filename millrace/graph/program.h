@@ -8,6 +8,8 @@
 //   Conv2d, Linear       Forward     x, w, [b]                                   y, [sums]
 //                        InputGrad   dy, w                                       dx
 //                        WeightGrad  x, dy                                       dw, [db]
+//   EmbeddingBag         Forward     w, tokens                                   y
+//                        WeightGrad  dy, tokens                                  dw
 //   BatchNorm            Forward     x, scale, shift, mean, variance,            y, saved, mean, variance
 //                                    [residual], [sums]
 //                        Evaluate    x, scale, shift, mean, variance, [residual] y
@@ -124,7 +126,7 @@ struct Program {
   size_t first_backward = 0;
   size_t first_update = 0;
   size_t first_step = 0;
-  BufferId images = kNone;  // kNone where the stage does not read them
+  BufferId features = kNone;  // kNone where the stage does not read them
   BufferId labels = kNone;
   BufferId metrics = kNone;
   BufferId loss_scale = kNone;

@@ -19,6 +19,34 @@ std::vector<std::pair<std::string, std::string>> as_themselves(const std::vector
   return pairs;
 }
 
+void add_transform(std::vector<Field>& fields, const std::string& key, Transform Data::*which) {
+  using T = Transform;
+  const Range<double> share{0, 1};
+  auto add = [&](Field field) { fields.push_back(std::move(field)); };
+  add(choice<TransformKind>(key + ".kind",
+                            {{"auto", TransformKind::Auto},
+                             {"random_resized_crop", TransformKind::RandomResizedCrop},
+                             {"pad_crop", TransformKind::PadCrop},
+                             {"center_crop", TransformKind::CenterCrop},
+                             {"resize", TransformKind::Resize}},
+                            {}, "which part of a picture is used, at which size", &Job::data, which, &T::kind));
+  add(number<double>(key + ".min_area", share, "0.08", "random_resized_crop: smallest share of the picture", &Job::data,
+                     which, &T::min_area));
+  add(number<double>(key + ".max_area", share, "1", "random_resized_crop: largest share of the picture", &Job::data,
+                     which, &T::max_area));
+  add(number<double>(key + ".min_aspect", {0.01, 100}, "0.75", "random_resized_crop: least width over height",
+                     &Job::data, which, &T::min_aspect));
+  add(number<double>(key + ".max_aspect", {0.01, 100}, "1.3333", "random_resized_crop: greatest width over height",
+                     &Job::data, which, &T::max_aspect));
+  add(number<int>(key + ".attempts", {1, 1000}, "10", "random_resized_crop: tries before the largest middle part",
+                  &Job::data, which, &T::attempts));
+  add(number<int>(key + ".pad", {0, 16'384}, "4", "pad_crop: pixels on each side", &Job::data, which, &T::pad));
+  add(number<int>(key + ".short_side", {1, 16'384}, "256", "center_crop: of the picture before the middle is cut out",
+                  &Job::data, which, &T::short_side));
+  add(number<double>(key + ".mirror", share, "0.5", "how often left and right are exchanged", &Job::data, which,
+                     &T::mirror));
+}
+
 // The upper ends keep every product of extents, and every count of bytes or steps, within 63 bits.
 std::vector<Field> make_fields() {
   using M = Model;
@@ -29,7 +57,7 @@ std::vector<Field> make_fields() {
   using B = BackendOptions;
   const Range<double> positive_or_zero{0, 1e9};
   const Range<double> below_one{0, 1, true};
-  return {
+  std::vector<Field> fields{
       free_text("name", "my-run", "name of the run; empty: the job file's name without its ending", &Job::name),
       number<int64_t>("batch", {1, 1'000'000}, "32", "samples per step", &Job::batch),
       number<int64_t>("steps", {0, 1'000'000'000'000}, "100", "stop after so many steps; 0: after epochs", &Job::steps),
@@ -49,23 +77,63 @@ std::vector<Field> make_fields() {
 
       choice<std::string>("model.name",
                           as_themselves({"alexnet", "alexnet_small", "vgg16", "vgg16_bn", "resnet18", "resnet34",
-                                         "resnet50", "resnet_small"}),
+                                         "resnet50", "resnet_small", "bag_of_tokens"}),
                           {}, "the network", &Job::model, &M::name),
       number<int>("model.classes", {1, 10'000'000}, "1000", "number of classes", &Job::model, &M::classes),
       number<int>("model.image_size", {1, 16'384}, "224", "height and width of the input", &Job::model, &M::image_size),
       number<int>("model.channels", {1, 1'024}, "3", "channels of the input", &Job::model, &M::channels),
+      number<int>("model.width", {1, 65'536}, "64", "bag_of_tokens: numbers that stand for a token", &Job::model,
+                  &M::width),
+      number<int>("model.vocabulary", {1, 100'000'000}, "30522", "bag_of_tokens: tokens, at least those of data.vocab",
+                  &Job::model, &M::vocabulary),
+      number<int>("model.tokens", {3, 1'000'000}, "128", "length of a text, with [CLS] and [SEP]; longer ones are cut",
+                  &Job::model, &M::tokens),
       number<double>("model.dropout", below_one, "0.5", "alexnet and vgg16: share of values dropped; 0: none",
                      &Job::model, &M::dropout),
       free_text("model.init", "weights.safetensors",
                 "safetensors file with the first parameters; empty: random from the seed", &Job::model, &M::init),
 
-      choice<DataKind>("data.kind", {{"synthetic", DataKind::Synthetic}, {"generated", DataKind::Generated}}, {},
-                       "synthetic: random, for speed; generated: images of classes that can be learned", &Job::data,
-                       &D::kind),
+      choice<DataKind>("data.kind",
+                       {{"synthetic", DataKind::Synthetic},
+                        {"generated", DataKind::Generated},
+                        {"ofrecord", DataKind::OfRecord},
+                        {"image_folder", DataKind::ImageFolder},
+                        {"cifar10", DataKind::Cifar10},
+                        {"cifar100", DataKind::Cifar100},
+                        {"tsv_text", DataKind::TsvText},
+                        {"squad", DataKind::Squad}},
+                       {},
+                       "synthetic: random, for speed; generated: images of classes that can be learned; the others "
+                       "are files",
+                       &Job::data, &D::kind),
       number<int64_t>("data.train_samples", {0, 1'000'000'000'000}, "5000",
                       "samples of an epoch; synthetic: 0 is one batch again and again", &Job::data, &D::train_samples),
       number<int64_t>("data.test_samples", {0, 1'000'000'000'000}, "1000", "generated: samples of the test split",
                       &Job::data, &D::test_samples),
+      free_text("data.train", "imagenet/train", "files: the training split, a folder or a file", &Job::data, &D::train),
+      free_text("data.test", "imagenet/validation", "files: the test split; empty: nothing is evaluated", &Job::data,
+                &D::test),
+      choice<OnError>("data.on_error", {{"stop", OnError::Stop}, {"skip", OnError::Skip}}, {},
+                      "a sample that cannot be read: stop with its place and the reason, or count it and go on",
+                      &Job::data, &D::on_error),
+      choice<Color>("data.color", {{"strict", Color::Strict}, {"convert", Color::Convert}}, {},
+                    "pictures without the network's channels (grayscale, CMYK): refused, or converted", &Job::data,
+                    &D::color),
+      number<int>("data.threads", {0, 1024}, "4", "threads that load; 0: the cores that computing leaves, at least one",
+                  &Job::data, &D::threads),
+      number<int>("data.ahead", {1, 64}, "2", "batches loaded before they are needed", &Job::data, &D::ahead),
+      numbers<double>("data.mean", {-1e6, 1e6}, "[123.68, 116.779, 103.939]",
+                      "subtracted from levels 0 to 255; empty: usual for the kind of data", &Job::data, &D::mean),
+      numbers<double>("data.std", {1e-6, 1e6}, "[58.393, 57.12, 57.375]",
+                      "levels are divided by it; empty: usual for the kind of data", &Job::data, &D::std),
+      free_text("data.vocab", "vocab.txt", "text: BERT's WordPiece vocabulary, a token per line", &Job::data,
+                &D::vocab),
+      flag("data.lower_case", "text: lower case, without accents, as uncased models want it", &Job::data,
+           &D::lower_case),
+      number<int>("data.doc_stride", {1, 1'000'000}, "128", "squad: tokens that neighbouring windows share", &Job::data,
+                  &D::doc_stride),
+      number<int>("data.max_question", {1, 1'000'000}, "64", "squad: tokens of a question", &Job::data,
+                  &D::max_question),
       number<double>("data.noise", positive_or_zero, "0.5", "generated: standard deviation of the noise of a pixel",
                      &Job::data, &D::noise),
 
@@ -168,6 +236,13 @@ std::vector<Field> make_fields() {
       flag("backend.remember", "keep measured choices in the user's cache, so that runs repeat bit for bit",
            &Job::backend, &B::remember),
   };
+  std::vector<Field> transforms;
+  add_transform(transforms, "data.train_transform", &D::train_transform);
+  add_transform(transforms, "data.test_transform", &D::test_transform);
+  const auto after_data = std::find_if(fields.begin(), fields.end(),
+                                       [](const Field& field) { return field.key.starts_with("optimizer."); });
+  fields.insert(after_data, transforms.begin(), transforms.end());
+  return fields;
 }
 
 // "a.b" -> {"a", "b"}; "b" -> {"", "b"}.

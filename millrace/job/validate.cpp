@@ -28,11 +28,53 @@ void check_length(const Job& job, const std::string& where) {
   if (job.data.kind == DataKind::Generated && job.data.train_samples < 1) {
     fail_input("{}: data.kind is generated and data.train_samples 0; write e.g. data.train_samples: 5000", where);
   }
+  if (is_from_files(job.data.kind) && job.data.train.empty()) {
+    fail_input("{}: data.kind is {} without data.train; write e.g. data.train: path/to/train", where,
+               find_field("data.kind")->write(job));
+  }
   if (job.steps > 0) return;
   if (job.epochs == 0) fail_input("{}: steps and epochs are both 0; write e.g. epochs: 1", where);
-  if (job.data.train_samples == 0) {
+  if (job.data.kind == DataKind::Synthetic && job.data.train_samples == 0) {
     fail_input("{}: synthetic data has no length to count epochs by; write e.g. steps: 100, or data.train_samples",
                where);
+  }
+}
+
+void check_data(const Job& job, const std::string& where) {
+  const Data& data = job.data;
+  const std::string kind = find_field("data.kind")->write(job);
+  const bool text = reads_tokens(job.model);
+  if (text && !is_text(data.kind)) {
+    fail_input("{}: model.name is bag_of_tokens and data.kind {}; it reads text: write data.kind: tsv_text", where,
+               kind);
+  }
+  if (data.kind == DataKind::Squad || (is_text(data.kind) && !text)) {
+    fail_input("{}: data.kind is {} and model.name {}, which does not read it; write {}", where, kind, job.model.name,
+               data.kind == DataKind::Squad ? "data.kind: tsv_text and model.name: bag_of_tokens"
+                                            : "model.name: bag_of_tokens");
+  }
+  if (is_text(data.kind) && data.vocab.empty()) {
+    fail_input("{}: data.kind is {} without data.vocab; write e.g. data.vocab: vocab.txt", where, kind);
+  }
+  if (!is_from_files(data.kind)) return;
+  if (!is_text(data.kind) && job.model.channels != 1 && job.model.channels != 3) {
+    fail_input("{}: model.channels is {} and data.kind {}; pictures have 3 channels, or 1", where, job.model.channels,
+               kind);
+  }
+  for (const auto& [key, values] : {std::pair{"data.mean", &data.mean}, std::pair{"data.std", &data.std}}) {
+    if (values->empty() || static_cast<int>(values->size()) == job.model.channels) continue;
+    fail_input("{}: {} has {} numbers and model.channels is {}; write one for each channel", where, key, values->size(),
+               job.model.channels);
+  }
+  for (const auto& [key, t] : {std::pair{"data.train_transform", &data.train_transform},
+                               std::pair{"data.test_transform", &data.test_transform}}) {
+    if (t->min_area > t->max_area || t->max_area <= 0) {
+      fail_input("{}: {}.min_area is {} and max_area {}; write e.g. 0.08 and 1", where, key, t->min_area, t->max_area);
+    }
+    if (t->min_aspect > t->max_aspect) {
+      fail_input("{}: {}.min_aspect is {} and max_aspect {}; write e.g. 0.75 and 1.3333", where, key, t->min_aspect,
+                 t->max_aspect);
+    }
   }
 }
 
@@ -107,6 +149,7 @@ void validate(const Job& job, const std::string& where) {
   check_ranges(job, where);
   check_name(job, where);
   check_length(job, where);
+  check_data(job, where);
   check_microbatches(job, where);
   validate_parallel(job, where);
   check_precision(job, where);

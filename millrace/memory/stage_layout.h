@@ -69,7 +69,7 @@ class StageLayout {
  private:
   struct Key {
     graph::BufferRole role;
-    int which;  // the parameter, or images and labels apart
+    int which;  // the parameter, or features and labels apart
     auto operator<=>(const Key&) const = default;
   };
   static Key key_of(const graph::Program& program, graph::BufferId id);

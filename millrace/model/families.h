@@ -1,4 +1,4 @@
-// One function per family: from the images to the logits.
+// One function per family: from the features to the logits.
 #pragma once
 
 #include "millrace/graph/builder.h"
@@ -22,6 +22,9 @@ struct ResnetShape {
   bool image_stem;          // 7x7 stride 2 and a max-pool; otherwise one 3x3 for small images
 };
 graph::ValueId resnet(graph::Builder& builder, const job::Model& model, const ResnetShape& shape);
+
+// A linear classifier over the mean of a text's embeddings (Joulin et al., "Bag of tricks", 2016).
+graph::ValueId bag_of_tokens(graph::Builder& builder, const job::Model& model);
 
 // Initialisations with torch's names.
 graph::Init kaiming_normal_fan_out(int out_channels, int kernel);

@@ -42,6 +42,7 @@ const std::vector<std::pair<std::string, Family>>& families() {
        [](Builder& b, const job::Model& m) {
          return resnet(b, m, {{1, 1, 1}, 16, false, false});
        }},
+      {"bag_of_tokens", bag_of_tokens},
   };
   return all;
 }
@@ -68,7 +69,9 @@ const std::vector<std::string>& model_names() {
 graph::Graph build(const job::Model& model, int64_t batch, double label_smoothing, DType dtype) {
   for (const auto& [name, family] : families()) {
     if (name != model.name) continue;
-    graph::Builder builder(name, batch, model.channels, model.image_size, model.image_size, dtype);
+    graph::Builder builder = job::reads_tokens(model) ? graph::Builder::over_tokens(name, batch, model.tokens, dtype)
+                                                      : graph::Builder(name, batch, model.channels, model.image_size,
+                                                                       model.image_size, dtype);
     const graph::ValueId logits = family(builder, model);
     builder.softmax_cross_entropy("loss", logits, label_smoothing);
     return std::move(builder).finish();

@@ -2,16 +2,28 @@
 
 namespace millrace::plan {
 
-data::LoaderOptions loader_options(const job::Job& job, const Plan& plan, int stage, int replica) {
-  const schedule::Pipeline& pipeline = plan.pipeline;
+namespace {
+
+data::LoaderOptions options_of(const job::Job& job, const Plan& plan, int stage) {
   data::LoaderOptions options;
-  options.batch = job.batch;
   options.seed = job.seed;
-  options.images = stage == 0;
-  options.labels = stage + 1 == pipeline.num_stages();
+  options.features = stage == 0;
+  options.labels = stage + 1 == plan.pipeline.num_stages();
+  options.threads = job.data.threads;
+  options.ahead = job.data.ahead;
+  return options;
+}
+
+}  // namespace
+
+data::LoaderOptions loader_options(const job::Job& job, const Plan& plan, int stage, int replica, int64_t first_batch) {
+  const schedule::Pipeline& pipeline = plan.pipeline;
+  data::LoaderOptions options = options_of(job, plan, stage);
+  options.batch = job.batch;
+  options.first_batch = first_batch;
   const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
   if (in_turn) {
-    options.first_batch = replica;
+    options.first_batch += replica;
     options.stride = pipeline.num_replicas(stage);
   }
   const schedule::Rows rows = plan.rows(stage, replica);
@@ -23,6 +35,25 @@ data::LoaderOptions loader_options(const job::Job& job, const Plan& plan, int st
   return options;
 }
 
+data::LoaderOptions evaluation_options(const job::Job& job, const Plan& plan, int stage, int replica, int64_t samples) {
+  const schedule::Pipeline& pipeline = plan.pipeline;
+  data::LoaderOptions options = options_of(job, plan, stage);
+  options.batch = pipeline.rows;
+  options.shuffle = false;
+  const schedule::Rows rows = plan.rows(stage, replica);
+  options.ranges = {{rows.begin, rows.end}};
+  const auto parts = static_cast<int>((samples + pipeline.rows - 1) / pipeline.rows);
+  int before = -1;
+  for (int m = 0; m < parts; ++m) {
+    if (!takes(pipeline, stage, replica, m)) continue;
+    if (options.num_batches == 0) options.first_batch = m;
+    if (options.num_batches == 1) options.stride = m - before;
+    ++options.num_batches;
+    before = m;
+  }
+  return options;
+}
+
 bool needs_loader(const data::Dataset& dataset, const Plan& plan, int stage, const data::LoaderOptions& options) {
   if (stage != 0 && stage + 1 != plan.pipeline.num_stages()) return false;
   return !dataset.one_fixed_batch() || options.ranges.size() > 1;
@@ -30,8 +61,13 @@ bool needs_loader(const data::Dataset& dataset, const Plan& plan, int stage, con
 
 int64_t loading_bytes(const job::Job& job, const data::Dataset& dataset, const Plan& plan, int stage, int replica) {
   const data::LoaderOptions options = loader_options(job, plan, stage, replica);
-  if (job.device == job::Device::Cuda || !needs_loader(dataset, plan, stage, options)) return 0;
-  return data::Loader::buffer_bytes(dataset, options);
+  if (job.device == job::Device::Cuda) return 0;
+  int64_t bytes = needs_loader(dataset, plan, stage, options) ? data::Loader::buffer_bytes(dataset, options) : 0;
+  // Samples of the test split have the training split's shape.
+  if (job.data.has_test()) {
+    bytes += data::Loader::buffer_bytes(dataset, evaluation_options(job, plan, stage, replica, 0));
+  }
+  return bytes;
 }
 
 }  // namespace millrace::plan

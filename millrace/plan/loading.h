@@ -8,9 +8,14 @@
 namespace millrace::plan {
 
 // Of each batch, or of its own batches in turn, its rows of each micro-batch.
-data::LoaderOptions loader_options(const job::Job& job, const Plan& plan, int stage, int replica);
+// `first_batch`: where in the data the run begins, in batches since its very first.
+data::LoaderOptions loader_options(const job::Job& job, const Plan& plan, int stage, int replica,
+                                   int64_t first_batch = 0);
 
-// Only the first stage reads images and only the last labels. One batch that is the same for ever, and in one part,
+// The same for a pass over `samples` in their own order, a micro-batch at a time; none to load where num_batches is 0.
+data::LoaderOptions evaluation_options(const job::Job& job, const Plan& plan, int stage, int replica, int64_t samples);
+
+// Only the first stage reads features and only the last labels. One batch that is the same for ever, and in one part,
 // stays where it is read.
 bool needs_loader(const data::Dataset& dataset, const Plan& plan, int stage, const data::LoaderOptions& options);
 

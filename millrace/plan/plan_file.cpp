@@ -34,6 +34,8 @@ std::vector<std::string> parse_plan_settings(const std::string& text, const std:
   } catch (const json::parse_error& error) {
     fail_input("{}: not JSON, at byte {}; write a plan with millrace plan JOB --json {}", file_name, error.byte,
                file_name);
+  } catch (const json::out_of_range&) {
+    fail_input("{}: holds a number out of range; write a plan with millrace plan JOB --json {}", file_name, file_name);
   }
   if (!document.is_object() || !document.contains("parallel") || !document["parallel"].is_object()) {
     fail_input("{}: no plan: an object \"parallel\" is missing; write one with millrace plan JOB --json {}", file_name,

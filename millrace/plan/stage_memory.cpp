@@ -19,7 +19,7 @@ LaidOut lay_out(Program program, const graph::Graph& graph, const profile::Profi
   laid_out.program = std::move(program);
   for (size_t id = 0; id < laid_out.program.buffers.size(); ++id) {
     const graph::Buffer& buffer = laid_out.program.buffers[id];
-    if (static_cast<graph::BufferId>(id) == laid_out.program.images && profile.input_bytes > 0) {
+    if (static_cast<graph::BufferId>(id) == laid_out.program.features && profile.input_bytes > 0) {
       laid_out.buffer_bytes.push_back(static_cast<size_t>(profile.input_bytes));
       continue;
     }

@@ -51,7 +51,7 @@ Profile describe(const graph::Graph& graph, const graph::Program& program,
   Profile profile;
   profile.model = graph.name;
   profile.rows = graph.batch();
-  if (program.images != graph::kNone) profile.input_bytes = bytes(program.images);
+  if (program.features != graph::kNone) profile.input_bytes = bytes(program.features);
   add_operators(graph, profile);
   std::set<BufferId> weights, read_by_backward;
   for (size_t i = program.first_backward; i < program.nodes.size(); ++i) {

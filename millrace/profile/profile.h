@@ -43,7 +43,7 @@ struct Profile {
   std::string device;   // what it was measured on
   int64_t rows = 0;     // samples of the micro-batch that was measured
   int value_bytes = 4;      // of one number of an activation
-  int64_t input_bytes = 0;  // of the images of a micro-batch, as the device keeps them
+  int64_t input_bytes = 0;  // of the features of a micro-batch, as the device keeps them
   std::vector<Operator> operators;
   std::vector<Edge> edges;
   std::vector<Edge> ties;  // operators that share parameters, from < to: no cut may come between them

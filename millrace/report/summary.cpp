@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "millrace/report/table.h"
@@ -17,6 +18,19 @@ ordered_json number(std::optional<double> value) {
 }
 
 }  // namespace
+
+data::Skipped all_skipped(const std::vector<runtime::WorkerRecord>& workers) {
+  data::Skipped all;
+  for (const runtime::WorkerRecord& worker : workers) {
+    all.left_out = std::max(all.left_out, worker.skipped.left_out);
+    all.while_reading += worker.skipped.while_reading;
+    for (const std::string& reason : worker.skipped.reasons) {
+      const bool known = std::find(all.reasons.begin(), all.reasons.end(), reason) != all.reasons.end();
+      if (!known && all.reasons.size() < data::SkipLog::kKept) all.reasons.push_back(reason);
+    }
+  }
+  return all;
+}
 
 ordered_json to_json(const Summary& s) {
   const Percentiles& step = s.step_ms;
@@ -35,6 +49,8 @@ ordered_json to_json(const Summary& s) {
   json["step_ms"] = {{"p10", number(step.p10)}, {"p50", number(step.p50)}, {"p90", number(step.p90)}};
   json["gflops"] = number(s.gflops);
   json["data_wait_share"] = number(s.data_wait_share);
+  json["skipped"] = {
+      {"left_out", s.skipped.left_out}, {"while_reading", s.skipped.while_reading}, {"reasons", s.skipped.reasons}};
   json["peak_bytes"] = {
       {"planned", s.peak_bytes.planned}, {"measured", s.peak_bytes.measured}, {"process", s.peak_bytes.process}};
   add_json(json, s.parallel);
@@ -58,6 +74,10 @@ std::string render_table(const Summary& s) {
                                  human_duration(step.p90 / 1e3))});
   if (s.epoch_s) table.add({"epoch", human_duration(*s.epoch_s)});
   table.add({"waiting for data", human_percent(s.data_wait_share)});
+  if (s.skipped.left_out > 0) table.add({"left out", counted(s.skipped.left_out, "sample")});
+  if (s.skipped.while_reading > 0) {
+    table.add({"skipped", fmt::format("{} times a sample that cannot be used", human_count(s.skipped.while_reading))});
+  }
   add_rows(table, s.parallel, s.steps);
   table.add({"peak memory", fmt::format("{} planned, {} measured", human_bytes(s.peak_bytes.planned),
                                         human_bytes(s.peak_bytes.measured))});
@@ -67,7 +87,11 @@ std::string render_table(const Summary& s) {
                fmt::format("{} top-1, {} top-5", human_percent(s.accuracy->top1), human_percent(s.accuracy->top5))});
   }
   const std::string workers = worker_table(s.parallel);
-  return workers.empty() ? table.str() : table.str() + "\n" + workers;
+  std::string text = table.str();
+  if (!workers.empty()) text += "\n" + workers;
+  if (!s.skipped.reasons.empty()) text += "\n";
+  for (const std::string& reason : s.skipped.reasons) text += "skipped: " + reason + "\n";
+  return text;
 }
 
 }  // namespace millrace::report

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "millrace/data/skip_log.h"
 #include "millrace/report/parallel_run.h"
 #include "millrace/report/percentiles.h"
 
@@ -37,6 +38,7 @@ struct Summary {
   Percentiles step_ms;
   double gflops = 0;           // per second
   double data_wait_share = 0;  // of the time, waiting for data: 0 to 1
+  data::Skipped skipped;
   PeakBytes peak_bytes;
   ParallelRun parallel;
 
@@ -44,6 +46,9 @@ struct Summary {
   std::optional<double> loss;        // of the last steps
   std::optional<Accuracy> accuracy;  // empty when nothing was evaluated
 };
+
+// What all processes skipped: each has left the same out of the set, and has read samples of its own.
+data::Skipped all_skipped(const std::vector<runtime::WorkerRecord>& workers);
 
 // Keys as scripts rely on them; null for what was not measured, and for a loss that is not a number.
 nlohmann::ordered_json to_json(const Summary& summary);

@@ -63,6 +63,11 @@ int thread_count(const job::Job& job, int workers_on_host) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / workers_on_host);
 }
 
+int loader_threads(const job::Job& job, int workers_on_host) {
+  if (job.device != job::Device::Cuda) return 1;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / workers_on_host - 1);
+}
+
 std::string processor_name() {
   std::ifstream cpuinfo("/proc/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {

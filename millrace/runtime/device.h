@@ -15,6 +15,9 @@ using OnMeasure = std::function<void(const std::string& work)>;
 
 // Threads of one worker: what the job says, or its share of the host's cores.
 int thread_count(const job::Job& job, int workers_on_host = 1);
+
+// Of a worker, for loading: the cores that computing leaves.
+int loader_threads(const job::Job& job, int workers_on_host);
 // "AMD EPYC 7B13, 2 threads": what a job's worker runs on, for records.
 std::string device_name(const job::Job& job, int threads);
 // As the processor names itself; "cpu" where it does not.

@@ -173,10 +173,10 @@ void put_samples(const job::Job& job, Session& session) {
   std::vector<int64_t> samples(static_cast<size_t>(session.graph().batch()));
   std::iota(samples.begin(), samples.end(), 0);
   for (int64_t& sample : samples) sample %= data->size();
-  std::vector<float> images(samples.size() * static_cast<size_t>(data->image_elements()));
-  std::vector<int32_t> labels(samples.size());
-  data->fill(samples, 0, images.data(), labels.data());
-  session.put_input(0, images.data(), labels.data());
+  std::vector<std::byte> features(samples.size() * static_cast<size_t>(data->feature_bytes()));
+  std::vector<int32_t> labels(samples.size() * static_cast<size_t>(data->label_elements()));
+  data->reader()->fill(samples, 0, features.data(), labels.data());
+  session.put_input(0, features.data(), labels.data());
 }
 
 }  // namespace

@@ -288,10 +288,10 @@ void Session::store(state::State& state) const {
   state.loss_scale = {fields[graph::kScale], fields[graph::kGoodSteps], fields[graph::kSkippedSteps]};
 }
 
-void Session::put_input(int slot, const float* images, const int32_t* labels) {
+void Session::put_input(int slot, const void* features, const int32_t* labels) {
   const Program& program = train_.program;
-  if (program.images != graph::kNone) {
-    backend_.put_input(graph_, program, program.images, images, find(program.images, {slot, 0, 0}));
+  if (program.features != graph::kNone) {
+    backend_.put_input(graph_, program, program.features, features, find(program.features, {slot, 0, 0}));
   }
   if (program.labels != graph::kNone) {
     backend_.put_input(graph_, program, program.labels, labels, find(program.labels, {slot, 0, 0}));

@@ -77,12 +77,12 @@ class Session {
   void load(const state::State& state);
   void store(state::State& state) const;
 
-  // Where a micro-batch goes: plain N x C x H x W, and labels. Null where the stage does not read them. The host may
-  // write there if the backend's memory is on it; put_input() copies anywhere.
-  float* images(int slot = 0) const { return static_cast<float*>(find(train_.program.images, {slot, 0, 0})); }
+  // Where a micro-batch goes: features as a data set writes them, and labels. Null where the stage does not read them.
+  // The host may write there if the backend's memory is on it; put_input() copies anywhere.
+  void* features(int slot = 0) const { return find(train_.program.features, {slot, 0, 0}); }
   int32_t* labels(int slot = 0) const { return static_cast<int32_t*>(find(train_.program.labels, {slot, 0, 0})); }
 
-  void put_input(int slot, const float* images, const int32_t* labels);
+  void put_input(int slot, const void* features, const int32_t* labels);
 
   // Memory of the values that cross to other stages, and of their gradients. Evaluation has a layout of its own.
   enum class Use { Training, Evaluation };
@@ -148,8 +148,8 @@ class Session {
   std::span<float> bucket(int index) const { return buckets_[index].memory; }
   std::span<float> statistics() const { return statistics_; }
 
-  // A whole step on one worker. `fill(m)` puts micro-batch m into images() and labels() and returns its rows; `samples`
-  // is the number of samples of the whole step.
+  // A whole step on one worker. `fill(m)` puts micro-batch m into features() and labels() and returns its rows;
+  // `samples` is the number of samples of the whole step.
   Metrics train_step(int64_t step, int64_t samples, double learning_rate, const std::function<int64_t(int)>& fill);
   Metrics evaluate(int64_t rows);
 

@@ -69,7 +69,7 @@ Training::~Training() {
 void Training::open_data() {
   const job::Job& job = facts_.job;
   facts_.train_data = data::make_dataset(job, data::Split::Train);
-  if (job.data.kind == job::DataKind::Generated && job.data.test_samples > 0) {
+  if (job.data.has_test()) {
     facts_.test_data = data::make_dataset(job, data::Split::Test);
   }
   const int64_t batches = (facts_.train_data->size() + job.batch - 1) / job.batch;
@@ -119,6 +119,7 @@ void Training::make_workers(const MachineLimit& limit, const OnMeasure& on_measu
   const bool all_here = process_.size() == 1;
   const int on_host = all_here ? pipeline.num_workers : process_.size_on_host();
   threads_ = thread_count(facts_.job, on_host);
+  if (facts_.job.data.threads == 0) facts_.job.data.threads = loader_threads(facts_.job, on_host);
   workers_.resize(all_here ? pipeline.num_workers : 1);
   for (size_t i = 0; i < workers_.size(); ++i) {
     LocalWorker& local = workers_[i];
@@ -373,13 +374,27 @@ state::State Training::state() {
   return all;
 }
 
+data::Skipped Training::skipped() const {
+  data::Skipped all;
+  for (const data::Dataset* dataset : {facts_.train_data.get(), facts_.test_data.get()}) {
+    const data::SkipLog* log = dataset ? dataset->skipped() : nullptr;
+    if (!log) continue;
+    const data::Skipped one = log->skipped();
+    all.left_out += one.left_out;
+    all.while_reading += one.while_reading;
+    all.reasons.insert(all.reasons.end(), one.reasons.begin(), one.reasons.end());
+  }
+  return all;
+}
+
 std::vector<WorkerRecord> Training::records() {
   std::vector<WorkerRecord> records;
-  if (process_.size() == 1) {
-    for (const LocalWorker& local : workers_) records.push_back(local.worker->record());
-    return records;
-  }
-  for (const std::string& text : process_.gather(to_text(workers_[0].worker->record()))) {
+  for (const LocalWorker& local : workers_) records.push_back(local.worker->record());
+  records[0].skipped = skipped();
+  if (process_.size() == 1) return records;
+  const std::string own = to_text(records[0]);
+  records.clear();
+  for (const std::string& text : process_.gather(own)) {
     records.push_back(record_from_text(text));
   }
   return records;

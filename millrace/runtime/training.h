@@ -81,6 +81,7 @@ class Training {
   std::vector<WorkerRecord> records();
 
  private:
+  data::Skipped skipped() const;  // by this process
   struct LocalWorker {
     std::unique_ptr<backend::Backend> backend;
     std::unique_ptr<comm::Endpoint> endpoint;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "millrace/base/error.h"
+#include "millrace/data/bad_sample.h"
 #include "millrace/comm/process.h"
 #include "millrace/job/lr_schedule.h"
 
@@ -252,8 +253,13 @@ Metrics Worker::evaluate(const schedule::Schedule& schedule) {
   const double transfer_s = endpoint_.transfer_s();
   const std::vector<int64_t> bytes = endpoint_.bytes_sent();
   evaluating_ = true;
+  for (Stage& stage : stages_) open_test_data(stage);
   for (const Bound& action : list.actions) run(action);
   finish_messages();
+  for (Stage& stage : stages_) {
+    stage.test_loader.reset();
+    stage.batch_number = -1;
+  }
   evaluating_ = false;
   evaluation_transfer_s_ += endpoint_.transfer_s() - transfer_s;
   evaluation_bytes_.resize(bytes.size());
@@ -280,6 +286,8 @@ void Worker::run(const Bound& action) {
     }
   } catch (const comm::Aborted&) {
     throw;
+  } catch (const data::BadSample&) {
+    throw;  // it names the file, which is what is wrong
   } catch (const std::exception& error) {
     const job::DeviceId& device = facts_.plan.devices[index_];
     fail_run("worker {} ({}:{} on {}), {}: {}", index_, device.node, device.device, comm::host_name(), doing(),
@@ -310,28 +318,19 @@ void Worker::finish_messages() {
 }
 
 void Worker::take_data(Stage& stage, int microbatch, int slot) {
-  Session& session = *stage.session;
-  float* images = session.images(slot);
-  int32_t* labels = session.labels(slot);
-  if (!images && !labels) return;
-  if (evaluating_) {
-    samples_.resize(static_cast<size_t>(rows_of(stage, microbatch)));
-    std::iota(samples_.begin(), samples_.end(), first_row(stage, microbatch));
-    put_samples(stage, *facts_.test_data, samples_, slot);
-    return;
-  }
-  if (!stage.loader) return;
-  const int64_t step = step_of(microbatch);
-  if (step != stage.batch_step) {
-    stage.batch = &stage.loader->next();
-    stage.batch_step = step;
+  data::Loader* loader = evaluating_ ? stage.test_loader.get() : stage.loader.get();
+  if (!loader) return;
+  // A batch has all micro-batches of a step; in an evaluation it is one.
+  const int64_t number = evaluating_ ? microbatch : step_of(microbatch);
+  if (number != stage.batch_number) {
+    stage.batch = &loader->next();
+    stage.batch_number = number;
   }
   const Pipeline& pipeline = facts_.plan.pipeline;
-  const int in_step = pipeline.synchronous() ? microbatch % pipeline.microbatches : 0;
-  const int64_t row = local_index(pipeline, stage.stage, in_step) * stage.rows.size();
-  const int64_t elements = facts_.train_data->image_elements();
-  session.put_input(slot, images ? stage.batch->images.data() + row * elements : nullptr,
-                    labels ? stage.batch->labels.data() + row : nullptr);
+  const bool in_parts = !evaluating_ && pipeline.synchronous();
+  const int part = in_parts ? local_index(pipeline, stage.stage, microbatch % pipeline.microbatches) : 0;
+  const auto row = static_cast<size_t>(part * stage.rows.size());
+  stage.session->put_input(slot, stage.batch->features_from(row), stage.batch->labels_from(row));
 }
 
 void Worker::forward(Stage& stage, const Bound& action) {

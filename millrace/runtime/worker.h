@@ -106,10 +106,11 @@ class Worker {
     graph::Graph graph;
     std::unique_ptr<Session> session;
     std::vector<Port> ports;
-    std::unique_ptr<data::Loader> loader;  // empty where nothing is loaded, or one batch stays in the inputs
+    std::unique_ptr<data::Loader> loader;       // empty where nothing is loaded, or one batch stays in the inputs
+    std::unique_ptr<data::Loader> test_loader;  // while evaluating
     const data::Batch* batch = nullptr;
-    int64_t batch_step = -1;
-    int64_t first_update = 0;  // of the list that is running
+    int64_t batch_number = -1;  // of the training step or the evaluation's micro-batch it is of
+    int64_t first_update = 0;   // of the list that is running
     int64_t rows_in_update = 0;
     Metrics metrics;
     int forwards_in_step = 0;
@@ -130,6 +131,7 @@ class Worker {
   void add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit, const std::string& reason);
   void add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica);
   void open_data(Stage& stage);
+  void open_test_data(Stage& stage);
   // A forward or backward with what belongs to it; see ready_order.cpp.
   struct Unit {
     int stage = 0;  // in stages_
@@ -167,7 +169,6 @@ class Worker {
   void reduce(Stage& stage, const Bound& action);
   void step(Stage& stage, const Bound& action);
   void take_data(Stage& stage, int microbatch, int slot);
-  void put_samples(Stage& stage, const data::Dataset& dataset, std::span<const int64_t> samples, int slot);
   void await_departures(Stage& stage, schedule::Direction direction, int slot);
   void finish_messages();
   void tell_metrics(Stage& stage, int microbatch);
@@ -203,10 +204,6 @@ class Worker {
   int64_t first_step_ = 0;
   bool evaluating_ = false;
   const WorkerEvents* events_ = nullptr;
-  // Reused.
-  std::vector<int64_t> samples_;
-  std::vector<float> host_images_;
-  std::vector<int32_t> host_labels_;
 
   std::atomic<const Bound*> current_{nullptr};
   std::atomic<int64_t> current_step_{0};  // the first of its list

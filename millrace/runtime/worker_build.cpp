@@ -53,7 +53,12 @@ Worker::Worker(const RunFacts& facts, const Wiring& wiring, int index, comm::End
   }
 }
 
-Worker::~Worker() = default;
+Worker::~Worker() {
+  for (Stage& stage : stages_) {
+    if (!stage.loader) continue;
+    for (const std::span<std::byte> buffer : stage.loader->feature_buffers()) backend_.unpin(buffer);
+  }
+}
 
 void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit,
                        const std::string& reason) {
@@ -131,26 +136,31 @@ void Worker::open_data(Stage& stage) {
   const data::LoaderOptions options = plan::loader_options(facts_.job, facts_.plan, stage.stage, stage.replica);
   if (plan::needs_loader(*facts_.train_data, facts_.plan, stage.stage, options)) {
     stage.loader = std::make_unique<data::Loader>(*facts_.train_data, options);
+    for (const std::span<std::byte> buffer : stage.loader->feature_buffers()) backend_.pin(buffer);
     return;
   }
-  std::vector<int64_t> samples(static_cast<size_t>(stage.rows.size()));
-  std::iota(samples.begin(), samples.end(), options.ranges[0].begin);
-  if (!options.images && !options.labels) return;
-  for (int slot = 0; slot < session.options().copies.slots; ++slot)
-    put_samples(stage, *facts_.train_data, samples, slot);
+  if (!options.features && !options.labels) return;
+  const int slots = session.options().copies.slots;
+  if (backend_.on_host()) {  // straight into the inputs: a buffer on the way would be memory that was not planned
+    std::vector<int64_t> samples(static_cast<size_t>(stage.rows.size()));
+    std::iota(samples.begin(), samples.end(), options.ranges[0].begin);
+    const auto reader = facts_.train_data->reader();
+    for (int slot = 0; slot < slots; ++slot) {
+      reader->fill(samples, 0, static_cast<std::byte*>(session.features(slot)), session.labels(slot));
+    }
+    return;
+  }
+  data::Loader once(*facts_.train_data, options);
+  const data::Batch& batch = once.next();
+  for (int slot = 0; slot < slots; ++slot) session.put_input(slot, batch.features.data(), batch.labels.data());
 }
 
-// Straight into the inputs where the host can reach them.
-void Worker::put_samples(Stage& stage, const data::Dataset& dataset, std::span<const int64_t> samples, int slot) {
-  Session& session = *stage.session;
-  float* images = session.images(slot);
-  int32_t* labels = session.labels(slot);
-  if (backend_.on_host()) return dataset.fill(samples, 0, images, labels);
-  const auto rows = static_cast<size_t>(stage.rows.size());
-  host_images_.resize(images ? rows * static_cast<size_t>(dataset.image_elements()) : 0);
-  host_labels_.assign(labels ? rows : 0, data::kNoLabel);
-  dataset.fill(samples, 0, images ? host_images_.data() : nullptr, labels ? host_labels_.data() : nullptr);
-  session.put_input(slot, host_images_.data(), host_labels_.data());
+void Worker::open_test_data(Stage& stage) {
+  stage.batch_number = -1;
+  const data::LoaderOptions options =
+      plan::evaluation_options(facts_.job, facts_.plan, stage.stage, stage.replica, facts_.test_data->size());
+  if (options.num_batches == 0 || (!options.features && !options.labels)) return;
+  stage.test_loader = std::make_unique<data::Loader>(*facts_.test_data, options);
 }
 
 size_t Worker::planned_bytes() const {

@@ -21,6 +21,9 @@ std::string to_text(const WorkerRecord& r) {
                                {"data_s", r.data_s},
                                {"transfer_s", r.transfer_s},
                                {"bytes_sent", r.bytes_sent},
+                               {"left_out", r.skipped.left_out},
+                               {"skipped", r.skipped.while_reading},
+                               {"reasons", r.skipped.reasons},
                                {"spans", std::move(spans)}};
   return json.dump();
 }
@@ -40,6 +43,9 @@ WorkerRecord record_from_text(const std::string& text) {
   json.at("data_s").get_to(r.data_s);
   json.at("transfer_s").get_to(r.transfer_s);
   json.at("bytes_sent").get_to(r.bytes_sent);
+  json.at("left_out").get_to(r.skipped.left_out);
+  json.at("skipped").get_to(r.skipped.while_reading);
+  json.at("reasons").get_to(r.skipped.reasons);
   for (const auto& s : json.at("spans")) {
     r.spans.push_back({s[0], s[1], s[2], s[3], static_cast<Activity>(s[4].get<int>())});
   }

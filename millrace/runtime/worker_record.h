@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/data/skip_log.h"
 #include "millrace/runtime/timeline.h"
 
 namespace millrace::runtime {
@@ -23,6 +24,7 @@ struct WorkerRecord {
   double data_s = 0;                // of that, taking and waiting for data
   double transfer_s = 0;            // messages and sums on their way, whether or not anyone waited
   std::vector<int64_t> bytes_sent;  // to each worker
+  data::Skipped skipped;            // by all workers of its process, in the record of their first
   std::vector<Span> spans;          // the first of the run, evaluation with them
 };
 

@@ -35,6 +35,7 @@ struct NodeSpec {
   Pass pass = Pass::Forward;
   Shape x = {};  // the operator's first input, batch first; of Accumulate and SgdStep, the parameter
   graph::Attrs attrs = {};
+  Shape table = {};  // EmbeddingBag: entries and their width; x is the tokens
   DType dtype = DType::F32;
   bool saves_for_backward = true;                    // max pooling writes argmax, the loss probabilities
   bool velocity = true;                              // SgdStep
@@ -83,6 +84,7 @@ inline Shape output_shape(const NodeSpec& spec) {
   if (const auto* pool = std::get_if<graph::AdaptivePoolAttrs>(&spec.attrs)) {
     return {x[0], x[1], pool->out_h, pool->out_w};
   }
+  if (spec.kind == OpKind::EmbeddingBag) return {x[0], spec.table[1]};
   if (spec.kind == OpKind::Flatten) return {x[0], x.elements() / x[0]};
   return x;
 }
@@ -94,7 +96,7 @@ class NodeBuilder {
     one_.graph.name = "one node";
     one_.graph.dtype = spec.dtype;
     one_.graph.values = {{"x", spec.x, spec.dtype}, {"y", y_, spec.dtype}};
-    one_.graph.images = 0;
+    one_.graph.features = 0;
     one_.graph.ops = {{spec.name, spec.kind, spec.attrs, {0}, 1, {}}};
     one_.program.nodes = {{spec.kind, spec.pass, 0, spec.attrs, spec.name, {}, {}, spec.in_place}};
   }
@@ -111,6 +113,19 @@ class NodeBuilder {
         weighted({linear.out_features, spec_.x[1]}, linear.bias);
         break;
       }
+      case OpKind::EmbeddingBag:
+        if (backward()) {
+          reads("dy", y_, BufferRole::Gradient);
+        } else {
+          reads("w", spec_.table, BufferRole::Weight);
+        }
+        reads("tokens", spec_.x, BufferRole::Input, DType::I32);
+        if (backward()) {
+          writes("dw", spec_.table, BufferRole::WeightGradient);
+        } else {
+          writes("y", y_, BufferRole::Activation);
+        }
+        break;
       case OpKind::BatchNorm: batch_norm(); break;
       case OpKind::MaxPool:
         if (!backward()) {
@@ -367,6 +382,8 @@ inline Plain random_plain(const OneNode& one, const StepContext& context, uint64
       for (float& value : values) value += 1.5f;
     } else if (buffer.name == "labels") {
       to_labels(view.read(0)[1], values);
+    } else if (buffer.name == "tokens") {
+      to_labels((view.node.pass == Pass::WeightGrad ? view.write(0) : view.read(0))[0], values);
     } else if (buffer.name == "probabilities") {
       to_probabilities(buffer.shape, values);
     } else if (buffer.name == "argmax") {
@@ -553,12 +570,12 @@ enum class Reads { Value, Images };
 // A node as autodiff would emit it.
 inline OneNode build_as_emitted(const NodeSpec& spec, Reads reads = Reads::Value) {
   OneNode one = build(spec);
-  one.graph.images = reads == Reads::Images ? 0 : graph::kNone;
+  one.graph.features = reads == Reads::Images ? 0 : graph::kNone;
   if (reads == Reads::Images) {
     for (graph::Buffer& buffer : one.program.buffers) {
       if (buffer.name != "x") continue;
       buffer.role = BufferRole::Input;
-      one.program.images = static_cast<BufferId>(&buffer - one.program.buffers.data());
+      one.program.features = static_cast<BufferId>(&buffer - one.program.buffers.data());
     }
   }
   // Without a ReLU the gradient of the residual is dy itself: autodiff shares the buffer and no node writes it.

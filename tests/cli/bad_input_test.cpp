@@ -115,7 +115,7 @@ TEST_F(BadInput, BatchTooLargeToLoadIsRefusedWithTheArithmetic) {
       refusal({"train", "job.yaml", "--out", "run"},
               {"batch=1000000", "parallel.microbatches=1000000", "model.image_size=512", "data.train_samples=1000000"});
   EXPECT_THAT(line,
-              AllOf(HasSubstr("resnet_small needs"), HasSubstr("loading ahead 6000"), HasSubstr("this machine has"),
+              AllOf(HasSubstr("resnet_small needs"), HasSubstr("loading ahead 9000"), HasSubstr("this machine has"),
                     HasSubstr("write a smaller batch"), testing::Not(HasSubstr("microbatches"))));
 }
 
@@ -206,13 +206,17 @@ TEST_F(BadInput, FirstWeightsOfAnotherModelAreRefusedByName) {
 }
 
 TEST_F(BadInput, CommandThatIsMissingOrUnknownIsAnsweredWithTheKnownOnes) {
-  EXPECT_THAT(refusal({}),
-              AllOf(HasSubstr("command"),
-                    HasSubstr("train, bench, schedule, profile, cluster, plan, simulate, report, reproduce, keys")));
+  EXPECT_THAT(
+      refusal({}),
+      AllOf(HasSubstr("command"),
+            HasSubstr(
+                "train, bench, schedule, profile, cluster, plan, simulate, report, reproduce, convert, data, keys")));
   EXPECT_THAT(refusal({"trian", "job.yaml"}), AllOf(HasSubstr("\"trian\""), HasSubstr("did you mean train?")));
-  EXPECT_THAT(refusal({"infer"}),
-              AllOf(HasSubstr("\"infer\""),
-                    HasSubstr("train, bench, schedule, profile, cluster, plan, simulate, report, reproduce, keys")));
+  EXPECT_THAT(
+      refusal({"infer"}),
+      AllOf(HasSubstr("\"infer\""),
+            HasSubstr(
+                "train, bench, schedule, profile, cluster, plan, simulate, report, reproduce, convert, data, keys")));
 }
 
 TEST_F(BadInput, OptionThatIsUnknownIsAnsweredWithTheNearest) {

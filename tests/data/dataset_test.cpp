@@ -27,9 +27,9 @@ struct Samples {
 
 Samples take(const Dataset& dataset, const std::vector<int64_t>& ids, int64_t epoch = 0) {
   Samples samples;
-  samples.images.resize(ids.size() * static_cast<size_t>(dataset.image_elements()), NAN);
+  samples.images.resize(ids.size() * static_cast<size_t>(dataset.feature_bytes()) / sizeof(float), NAN);
   samples.labels.resize(ids.size(), kNoLabel);
-  dataset.fill(ids, epoch, samples.images.data(), samples.labels.data());
+  dataset.reader()->fill(ids, epoch, reinterpret_cast<std::byte*>(samples.images.data()), samples.labels.data());
   return samples;
 }
 
@@ -85,7 +85,7 @@ TEST_P(EveryKind, SizesThatDivideNothingAreFilledToTheEnd) {
   job.model.channels = 1;
   job.model.classes = 3;
   const auto dataset = make_dataset(job, Split::Test);
-  ASSERT_EQ(dataset->image_elements(), 49);
+  ASSERT_EQ(dataset->feature_bytes(), 49 * 4);
   const Samples samples = take(*dataset, {0, 1, 2});
   EXPECT_TRUE(std::all_of(samples.images.begin(), samples.images.end(), [](float x) { return std::isfinite(x); }));
 }

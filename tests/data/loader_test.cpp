@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "millrace/data/image_format.h"
+
 namespace millrace::data {
 namespace {
 
@@ -18,17 +20,20 @@ class Counting : public Dataset {
  public:
   explicit Counting(int64_t size, int64_t elements = 5) : size_(size), elements_(elements) {}
   int64_t size() const override { return size_; }
-  int64_t image_elements() const override { return elements_; }
-  void fill(std::span<const int64_t> samples, int64_t epoch, float* images, int32_t* labels) const override {
+  int64_t feature_bytes() const override { return elements_ * int64_t{sizeof(float)}; }
+  std::unique_ptr<Reader> reader() const override { return std::make_unique<StatelessReader<Counting>>(*this); }
+  void fill(std::span<const int64_t> samples, int64_t epoch, float* images, int32_t* labels) const {
     if (++fills_ == fail_at_) throw std::runtime_error("sample 3 cannot be read");
     if (slow_) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    samples_ += static_cast<int64_t>(samples.size());
     for (const int64_t sample : samples) {
-      *labels++ = static_cast<int32_t>(sample);
-      for (int64_t i = 0; i < elements_; ++i) *images++ = static_cast<float>(1 + 1000 * epoch + sample);
+      if (labels) *labels++ = static_cast<int32_t>(sample);
+      for (int64_t i = 0; images && i < elements_; ++i) *images++ = static_cast<float>(1 + 1000 * epoch + sample);
     }
   }
 
   mutable std::atomic<int> fills_{0};
+  mutable std::atomic<int64_t> samples_{0};
   int fail_at_ = 0;
   bool slow_ = false;
 
@@ -41,6 +46,10 @@ class OneBatch : public Counting {
   using Counting::Counting;
   bool one_fixed_batch() const override { return true; }
 };
+
+std::span<const float> pixels_of(const Batch& batch) {
+  return {reinterpret_cast<const float*>(batch.features.data()), batch.features.size() / sizeof(float)};
+}
 
 TEST(Loader, EachSampleComesOncePerEpoch) {
   for (const auto& [size, batch] : std::vector<std::pair<int64_t, int64_t>>{
@@ -68,13 +77,13 @@ TEST(Loader, ShortBatchEndsInZerosAndNoLabels) {
   Loader loader(dataset, {.batch = 4});
   for (int i = 0; i < 6; ++i) {
     const Batch& batch = loader.next();
-    ASSERT_EQ(batch.images.size(), 4u * 5u);
+    ASSERT_EQ(pixels_of(batch).size(), 4u * 5u);
     ASSERT_EQ(batch.labels.size(), 4u);
     for (int64_t row = 0; row < 4; ++row) {
       const bool valid = row < batch.rows;
       const float pixel = valid ? static_cast<float>(1 + 1000 * batch.epoch + batch.samples[row]) : 0.0f;
       EXPECT_EQ(batch.labels[row], valid ? batch.samples[row] : kNoLabel);
-      for (int64_t j = 0; j < 5; ++j) EXPECT_EQ(batch.images[row * 5 + j], pixel);
+      for (int64_t j = 0; j < 5; ++j) EXPECT_EQ(pixels_of(batch)[row * 5 + j], pixel);
     }
   }
 }
@@ -87,19 +96,49 @@ TEST(Loader, BatchStaysWholeUntilTheNextIsAskedFor) {
     if (i % 8 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     for (int64_t row = 0; row < 4; ++row) {
       const auto expected = static_cast<float>(1 + 1000 * batch.epoch + batch.samples[row]);
-      EXPECT_TRUE(std::all_of(&batch.images[row * 1000], &batch.images[row * 1000] + 1000,
+      EXPECT_TRUE(std::all_of(&pixels_of(batch)[row * 1000], &pixels_of(batch)[row * 1000] + 1000,
                               [&](float x) { return x == expected; }));
     }
   }
 }
 
-TEST(Loader, BuffersAreTheSameTwoForEver) {
-  const Counting dataset(10);
-  Loader loader(dataset, {.batch = 4});
-  std::set<const float*> buffers;
-  for (int i = 0; i < 20; ++i) buffers.insert(loader.next().images.data());
-  EXPECT_EQ(buffers.size(), 2u);
-  EXPECT_EQ(Loader::buffer_bytes(dataset, {.batch = 4}), 2 * 4 * (5 * 4 + 4 + 8));
+TEST(Loader, BuffersAreTheSameForEver) {
+  for (int ahead : {1, 2, 5}) {
+    const Counting dataset(10);
+    const LoaderOptions options{.batch = 4, .threads = 3, .ahead = ahead};
+    Loader loader(dataset, options);
+    std::set<const std::byte*> buffers;
+    for (int i = 0; i < 20; ++i) buffers.insert(loader.next().features.data());
+    EXPECT_EQ(buffers.size(), static_cast<size_t>(1 + ahead));
+    EXPECT_EQ(Loader::buffer_bytes(dataset, options), (1 + ahead) * 4 * (5 * 4 + 4 + 2 * 8));
+  }
+}
+
+TEST(Loader, AnyNumberOfThreadsGivesTheSameBatches) {
+  const Counting dataset(103, 7);
+  for (int threads : {2, 3, 8}) {
+    for (int ahead : {1, 3}) {
+      Loader one(dataset, {.batch = 10, .seed = 4});
+      Loader many(dataset, {.batch = 10, .seed = 4, .threads = threads, .ahead = ahead});
+      for (int i = 0; i < 40; ++i) {
+        const Batch &a = one.next(), &b = many.next();
+        EXPECT_EQ(a.epoch, b.epoch);
+        EXPECT_TRUE(std::equal(a.samples.begin(), a.samples.end(), b.samples.begin(), b.samples.end()));
+        EXPECT_TRUE(std::equal(a.labels.begin(), a.labels.end(), b.labels.begin(), b.labels.end()));
+        EXPECT_TRUE(std::equal(a.features.begin(), a.features.end(), b.features.begin(), b.features.end()));
+      }
+    }
+  }
+}
+
+TEST(Loader, LoadsNoMoreThanItWasMadeFor) {
+  const Counting dataset(100);
+  {
+    Loader loader(dataset, {.batch = 5, .num_batches = 3, .threads = 2, .ahead = 8});
+    for (int i = 0; i < 3; ++i) loader.next();
+    EXPECT_THROW(loader.next(), std::runtime_error);
+  }
+  EXPECT_EQ(dataset.samples_, 15);
 }
 
 TEST(Loader, UnshuffledSamplesComeInOrder) {
@@ -130,20 +169,20 @@ TEST(Loader, ResumedRunGoesOnWhereTheFirstStopped) {
 TEST(Loader, FixedBatchIsMadeOnceAndNeverCopied) {
   const OneBatch dataset(6);
   Loader loader(dataset, {.batch = 6});
-  const float* images = loader.next().images.data();
+  const std::byte* features = loader.next().features.data();
   for (int64_t i = 1; i < 10; ++i) {
     const Batch& batch = loader.next();
-    EXPECT_EQ(batch.images.data(), images);
+    EXPECT_EQ(batch.features.data(), features);
     EXPECT_EQ(batch.rows, 6);
     EXPECT_EQ(batch.epoch, i);
   }
   EXPECT_EQ(dataset.fills_, 1);
-  EXPECT_EQ(Loader::buffer_bytes(dataset, {.batch = 6}), 6 * (5 * 4 + 4 + 8));
+  EXPECT_EQ(Loader::buffer_bytes(dataset, {.batch = 6}), 6 * (5 * 4 + 4 + 2 * 8));
 }
 
 TEST(Loader, FailureInTheThreadReachesTheCaller) {
   Counting dataset(100);
-  dataset.fail_at_ = 3;
+  dataset.fail_at_ = 9;  // in the third batch: each comes in four pieces
   Loader loader(dataset, {.batch = 4});
   loader.next();
   loader.next();

@@ -41,7 +41,7 @@ TEST(Autodiff, EveryParameterisedOperatorHasInputAndWeightGradient) {
     for (OpId id = 0; id < static_cast<OpId>(graph.ops.size()); ++id) {
       const Op& op = graph.ops[id];
       if (op.params.empty()) continue;
-      const bool reads_images = op.inputs[0] == graph.images;
+      const bool reads_images = op.inputs[0] == graph.features;
       const auto input = nodes_of(program, id, op.kind, Pass::InputGrad);
       const auto weight = nodes_of(program, id, op.kind, Pass::WeightGrad);
       ASSERT_EQ(weight.size(), 1u) << graph.name << " " << op.name;

@@ -218,8 +218,8 @@ TEST(WholeNetworkGradient, MicrobatchesSumToTheWholeBatch) {
     StepContext context = context_for(5);
     context.first_row = 2 * m;
     context.rows = std::min<int64_t>(2, 5 - 2 * m);
-    const auto from = all.values(all.program().images);
-    const auto to = parts.values(parts.program().images);
+    const auto from = all.values(all.program().features);
+    const auto to = parts.values(parts.program().features);
     for (size_t i = 0; i < to.size(); ++i) {
       const size_t source = m * to.size() + i;
       to[i] = source < from.size() ? from[source] : 1e3;  // padding must not matter

@@ -103,7 +103,7 @@ void fill_randomly(const Graph& graph, ProgramRunner<T>& runner) {
       continue;
     }
     const bool given =
-        id == program.images || buffer.role == BufferRole::Weight || buffer.role == BufferRole::Statistic;
+        id == program.features || buffer.role == BufferRole::Weight || buffer.role == BufferRole::Statistic;
     if (!given) continue;
     double offset = 0, scale = 1;
     if (buffer.param != kNone) {

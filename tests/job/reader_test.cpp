@@ -191,7 +191,7 @@ TEST(Reader, UnknownChoicesAreRefusedWithTheList) {
   EXPECT_THAT(parsing("model: {name: resnet51}\n"),
               refuses("job.yaml:2: model.name: \"resnet51\" is not one of alexnet, alexnet_small, vgg16, vgg16_bn, "
                       "resnet18, resnet34, "
-                      "resnet50, resnet_small; did you mean resnet50?"));
+                      "resnet50, resnet_small, bag_of_tokens; did you mean resnet50?"));
 }
 
 TEST(Reader, WhatIsNotBuiltYetIsSaidToBeSo) {
@@ -394,7 +394,7 @@ TEST(Writer, EveryKeyChangesAMemberOfItsOwn) {
 TEST(Writer, TheTableOfKeysIsAligned) {
   const std::string table = describe_keys();
   EXPECT_THAT(table, StartsWith("key "));
-  EXPECT_THAT(table, HasSubstr("\nbatch                       32         samples per step\n"));
+  EXPECT_THAT(table, HasSubstr("\nbatch                            32                  samples per step\n"));
   EXPECT_THAT(table, HasSubstr("(constant, step, cosine, polynomial)\n"));
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), static_cast<std::ptrdiff_t>(fields().size()) + 1);
 }

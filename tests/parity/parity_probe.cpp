@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   const auto backend = runtime::make_backend(job, runtime::thread_count(job));
   runtime::Session session(graph, *backend, {.evaluates = false});
   session.load(state);
-  std::copy(images.data.begin(), images.data.end(), session.images());
+  std::copy(images.data.begin(), images.data.end(), static_cast<float*>(session.features()));
   std::copy(labels.data.begin(), labels.data.end(), session.labels());
 
   std::map<std::string, state::Tensor> out;

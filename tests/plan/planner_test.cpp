@@ -204,12 +204,17 @@ TEST(Predict, CountsTheLoadersBuffers) {
     const Prediction made = predict(job, make_plan(job, graph, 1), profiles_of(job), cluster_of({1}, 0));
     return made.worker_bytes[0] - made.stages[0].memory.total();
   };
-  const double batch_bytes = 32.0 * (3 * 224 * 224 * 4 + 4 + 8);  // image, label, number
-  EXPECT_NEAR(beside_the_stage(), 0, 1);                          // one fixed batch lies where it is read
+  const double batch_bytes = 32.0 * (3 * 224 * 224 * 4 + 4 + 2 * 8);  // image, label, numbers
+  EXPECT_NEAR(beside_the_stage(), 0, 1);                              // one fixed batch lies where it is read
   job.parallel.microbatches = 4;
   EXPECT_NEAR(beside_the_stage(), batch_bytes, 1);
   job.data.train_samples = 100;
-  EXPECT_NEAR(beside_the_stage(), 2 * batch_bytes, 1);
+  EXPECT_NEAR(beside_the_stage(), 3 * batch_bytes, 1);  // two ahead
+  job.data.ahead = 5;
+  EXPECT_NEAR(beside_the_stage(), 6 * batch_bytes, 1);
+  job.data.kind = job::DataKind::Generated;
+  job.data.test_samples = 50;
+  EXPECT_NEAR(beside_the_stage(), 6 * batch_bytes + 6 * batch_bytes / 4, 1);  // evaluation: a micro-batch at a time
 }
 
 TEST(Predict, RefusesDevicesTheClusterHasNot) {

@@ -2,6 +2,7 @@
 // the gradient of minibatch t is taken at the weights each stage promises for t, and a stage's update u applies the
 // gradients of its minibatches to its newest weights.
 #include <algorithm>
+#include <cstring>
 
 #include "millrace/backend/reference/reference_backend.h"
 #include "millrace/data/loader.h"
@@ -92,7 +93,7 @@ class Restatement {
     session_.load(state);
     const data::Batch& batch = loader_.next();
     session_.train_step(t, batch.rows, 0.0, [&](int) {
-      std::copy(batch.images.begin(), batch.images.end(), session_.images());
+      std::memcpy(session_.features(), batch.features.data(), batch.features.size());
       std::copy(batch.labels.begin(), batch.labels.end(), session_.labels());
       return batch.rows;
     });

@@ -78,9 +78,9 @@ class Golden : public testing::TestWithParam<Case> {
       expect_head(param.name, state.params[param.name].data);
     }
     session.load(state);
-    const auto images = filled("__images__", graph.values[graph.images].shape.elements(), {0, 1});
+    const auto images = filled("__images__", graph.values[graph.features].shape.elements(), {0, 1});
     expect_head("__images__", images);
-    std::copy(images.begin(), images.end(), session.images());
+    std::copy(images.begin(), images.end(), static_cast<float*>(session.features()));
     for (int64_t i = 0; i < graph.batch(); ++i) session.labels()[i] = static_cast<int32_t>(i % model_.classes);
   }
 

@@ -68,9 +68,9 @@ inline graph::Graph residual_network(int64_t batch) {
 
 // Sample `number` into row `row`.
 inline void put_sample(Session& session, const graph::Graph& graph, int64_t number, int64_t row) {
-  const int64_t elements = graph.values[graph.images].shape.elements() / graph.batch();
+  const int64_t elements = graph.values[graph.features].shape.elements() / graph.batch();
   const RandomStream random(77, 0, static_cast<uint64_t>(number));
-  float* image = session.images() + row * elements;
+  float* image = static_cast<float*>(session.features()) + row * elements;
   for (int64_t i = 0; i < elements; ++i) {
     image[i] = 2 * uniform(random.at(static_cast<uint64_t>(i) / 4)[i % 4]) - 1;
   }

@@ -212,8 +212,9 @@ TEST(Session, TheArenaChangesNoBit) {
   }
   for (int step = 0; step < 2; ++step) {
     train(session, graph, 1, {.steps = 1, .samples = 3, .lr = 0.05, .first_step = step});
-    const auto images = runner.values(runner.program().images);
-    std::copy(session.images(), session.images() + images.size(), images.begin());
+    const auto images = runner.values(runner.program().features);
+    std::copy(static_cast<float*>(session.features()), static_cast<float*>(session.features()) + images.size(),
+              images.begin());
     std::copy(session.labels(), session.labels() + 3, runner.labels().begin());
     runner.run({.step = step, .rows = 3, .inverse_samples = 1.0 / 3, .learning_rate = 0.05f});
   }

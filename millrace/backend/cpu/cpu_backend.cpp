@@ -53,6 +53,7 @@ class CpuBackend : public Backend {
     switch (view.node.kind) {
       case OpKind::Conv2d: return prepare_conv(dnn_, chooser_, options_.convolution, view, layouts(view));
       case OpKind::Linear: return prepare_linear(dnn_, view, layouts(view));
+      case OpKind::EmbeddingBag: return cpu::prepare_embedding_bag(view);
       case OpKind::Flatten: return prepare_flatten(dnn_, view, layouts(view));
       case OpKind::BatchNorm: return cpu::prepare_batch_norm(view);
       case OpKind::MaxPool:
@@ -133,7 +134,7 @@ class CpuBackend : public Backend {
     for (const graph::Op& op : graph.ops) {
       if (op.kind != OpKind::Conv2d || op.params[0] != param) continue;
       const Shape& input = graph.values[op.inputs[0]].shape;
-      const Desc x = op.inputs[0] == graph.images ? cpu::plain_desc(input) : cpu::blocked_desc(input);
+      const Desc x = op.inputs[0] == graph.features ? cpu::plain_desc(input) : cpu::blocked_desc(input);
       return conv_weight_desc(*dnn_, input, x, graph.params[param].shape, std::get<graph::Conv2dAttrs>(op.attrs));
     }
     return cpu::plain_desc(graph.params[param].shape);

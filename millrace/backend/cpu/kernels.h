@@ -31,6 +31,7 @@ Kernel prepare_loss(const NodeView& view);
 Kernel prepare_dropout(const NodeView& view);
 
 // Element by element: `floats` counts padding too.
+Kernel prepare_embedding_bag(const NodeView& view);
 Kernel prepare_relu(const NodeView& view, int64_t floats);
 Kernel prepare_add(const NodeView& view, int64_t floats);  // Add and Accumulate
 Kernel prepare_sgd(const NodeView& view, int64_t floats, const SgdOptions& sgd);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "millrace/backend/cpu/kernels.h"
+#include "millrace/backend/loss_unit.h"
 
 namespace millrace::backend::cpu {
 namespace {
@@ -81,7 +82,7 @@ Kernel prepare_loss(const NodeView& view) {
               }
               for (int64_t n = 0; n < step.rows; ++n) {
                 if (labels[n] < 0) continue;
-                metrics[graph::kLossSum] += rows[n].loss;
+                metrics[graph::kLossSum] += std::rint(rows[n].loss * kLossUnits) / kLossUnits;
                 metrics[graph::kTop1] += rows[n].better < 1;
                 metrics[graph::kTop5] += rows[n].better < 5;
                 metrics[graph::kRows] += 1;

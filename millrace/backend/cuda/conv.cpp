@@ -34,7 +34,7 @@ struct Geometry {
         attrs(view.attrs<Conv2dAttrs>()),
         dtype(value_type),
         w_channels(padded(x.channels / attrs.groups)) {
-    if (x_id != view.program.images) return;
+    if (x_id != view.program.features) return;
     fold = stem_fold(view.graph);
     if (!fold) return;
     x.h = fold->stored_h, x.w = fold->stored_w, x.c = w_channels = fold->stored_c;

@@ -99,7 +99,7 @@ class CudaBackend final : public Backend {
 
   size_t bytes(const Graph& graph, const Program& program, BufferId id) override {
     const graph::Buffer& buffer = program.buffers[id];
-    const auto fold = id == program.images ? cuda::stem_fold(graph) : std::nullopt;
+    const auto fold = id == program.features ? cuda::stem_fold(graph) : std::nullopt;
     if (fold) return static_cast<size_t>(fold->elements()) * bytes_of(buffer.dtype);
     const auto elements = static_cast<size_t>(cuda::stored_elements(buffer));
     return cuda::has_small_cells(program, id) ? elements / 2 : elements * bytes_of(buffer.dtype);
@@ -109,6 +109,7 @@ class CudaBackend final : public Backend {
     switch (view.node.kind) {
       case OpKind::Conv2d: return cuda::prepare_conv(device_, *conv_, view);
       case OpKind::Linear: return cuda::prepare_linear(device_, *matmul_, view);
+      case OpKind::EmbeddingBag: return cuda::prepare_embedding_bag(device_, view);
       case OpKind::BatchNorm: return cuda::prepare_batch_norm(device_, view);
       case OpKind::MaxPool: return cuda::prepare_max_pool(device_, view);
       case OpKind::AvgPool:
@@ -141,7 +142,7 @@ class CudaBackend final : public Backend {
 
   void upload(const Graph& graph, const Program& program, BufferId id, std::span<const float> plain,
               void* device) override {
-    const auto fold = id == program.images ? cuda::stem_fold(graph) : std::nullopt;
+    const auto fold = id == program.features ? cuda::stem_fold(graph) : std::nullopt;
     if (fold) return cuda::put_images(device_, staging_, program.buffers[id], *fold, plain.data(), device);
     if (cuda::has_small_cells(program, id)) {
       const std::vector<uint8_t> cells = cuda::packed_cells(program.buffers[id], plain);
@@ -151,7 +152,7 @@ class CudaBackend final : public Backend {
   }
   void download(const Graph& graph, const Program& program, BufferId id, const void* device,
                 std::span<float> plain) override {
-    if (id == program.images) fail_run("images cannot be read back from a GPU");
+    if (id == program.features) fail_run("images cannot be read back from a GPU");
     if (cuda::has_small_cells(program, id)) {
       std::vector<uint8_t> cells(bytes(graph, program, id));
       copy(cells.data(), device, cells.size());
@@ -166,6 +167,14 @@ class CudaBackend final : public Backend {
     }
     const auto count = static_cast<size_t>(buffer.shape.elements());
     upload(graph, program, id, {static_cast<const float*>(host), count}, device);
+  }
+
+  // Where the system allows no more such memory, copies are slower and all else is the same.
+  void pin(std::span<std::byte> host) override {
+    if (cudaHostRegister(host.data(), host.size(), cudaHostRegisterDefault) != cudaSuccess) cudaGetLastError();
+  }
+  void unpin(std::span<std::byte> host) override {
+    if (cudaHostUnregister(host.data()) != cudaSuccess) cudaGetLastError();
   }
 
   bool on_host() const override { return false; }

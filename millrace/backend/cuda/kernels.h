@@ -17,6 +17,7 @@ Kernel prepare_linear(const Device& device, MatmulLibrary& library, const NodeVi
 Kernel prepare_batch_norm(const Device& device, const NodeView& view);
 Kernel prepare_max_pool(const Device& device, const NodeView& view);
 Kernel prepare_avg_pool(const Device& device, const NodeView& view);  // average and adaptive average
+Kernel prepare_embedding_bag(const Device& device, const NodeView& view);
 Kernel prepare_relu(const Device& device, const NodeView& view);
 Kernel prepare_add(const Device& device, const NodeView& view);  // Add and Accumulate
 Kernel prepare_flatten(const Device& device, const NodeView& view);

@@ -2,6 +2,7 @@
 // and the block that finishes last adds the rows in a fixed order: the sums are the same in every run.
 #include "millrace/backend/cuda/kernels.h"
 #include "millrace/backend/cuda/vector.cuh"
+#include "millrace/backend/loss_unit.h"
 
 namespace millrace::backend::cuda {
 namespace {
@@ -70,7 +71,7 @@ __device__ inline void add_rows(const Geometry& g, const RowResult* results, dou
   for (int64_t row = threadIdx.x; row < g.rows; row += kThreads) {
     const RowResult result = results[row];
     if (result.before < 0) continue;
-    added[graph::kLossSum] += result.loss;
+    added[graph::kLossSum] += rint(result.loss * kLossUnits) / kLossUnits;
     added[graph::kTop1] += result.before < 1;
     added[graph::kTop5] += result.before < 5;
     added[graph::kRows] += 1;

@@ -54,7 +54,7 @@ inline std::optional<Fold> stem_fold(const graph::Graph& graph) {
   const graph::Op* stem = nullptr;
   for (const graph::Op& op : graph.ops) {
     for (graph::ValueId input : op.inputs) {
-      if (input != graph.images) continue;
+      if (input != graph.features) continue;
       if (stem || op.kind != graph::OpKind::Conv2d) return std::nullopt;
       stem = &op;
     }
@@ -62,7 +62,7 @@ inline std::optional<Fold> stem_fold(const graph::Graph& graph) {
   if (!stem) return std::nullopt;
   const auto& attrs = std::get<graph::Conv2dAttrs>(stem->attrs);
   const graph::Window& v = attrs.window;
-  const Shape &x = graph.values[graph.images].shape, &y = graph.values[stem->output].shape;
+  const Shape &x = graph.values[graph.features].shape, &y = graph.values[stem->output].shape;
   const bool square = v.kernel_h == v.kernel_w && v.stride_h == v.stride_w && v.pad_h == v.pad_w;
   if (!square || v.dilation_h != 1 || v.dilation_w != 1 || attrs.groups != 1) return std::nullopt;
 

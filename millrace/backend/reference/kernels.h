@@ -11,6 +11,7 @@ namespace millrace::backend::reference {
 
 Kernel prepare_conv(const NodeView& view);
 Kernel prepare_linear(const NodeView& view);
+Kernel prepare_embedding_bag(const NodeView& view);
 Kernel prepare_batch_norm(const NodeView& view);
 Kernel prepare_relu(const NodeView& view);
 Kernel prepare_max_pool(const NodeView& view);

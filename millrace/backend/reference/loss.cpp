@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
+#include "millrace/backend/loss_unit.h"
 #include "millrace/backend/reference/kernels.h"
 
 namespace millrace::backend::reference {
@@ -44,11 +46,14 @@ void forward(const Geometry& g, const StepContext& context, const T* logits, con
 
     const int32_t label = labels[row];
     if (g.is_sample(row, label, context)) {
+      double loss = 0;
       for (int64_t k = 0; k < g.classes; ++k) {
         const double target = g.target(k, label);
         // A class that is no target adds nothing, even where its probability is 0.
-        if (target != 0) metrics[graph::kLossSum] -= target * log_probability(k);
+        if (target != 0) loss -= target * log_probability(k);
       }
+      // In double losses are differentiated by differences, and must not have steps.
+      metrics[graph::kLossSum] += std::is_same_v<T, float> ? std::rint(loss * kLossUnits) / kLossUnits : loss;
       if (!std::isnan(z[label])) {
         const int64_t before = classes_before(z, g.classes, label);
         if (before < 1) metrics[graph::kTop1] += 1;

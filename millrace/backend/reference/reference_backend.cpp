@@ -43,6 +43,7 @@ class ReferenceBackend final : public Backend {
     switch (view.node.kind) {
       case OpKind::Conv2d: return reference::prepare_conv(view);
       case OpKind::Linear: return reference::prepare_linear(view);
+      case OpKind::EmbeddingBag: return reference::prepare_embedding_bag(view);
       case OpKind::BatchNorm: return reference::prepare_batch_norm(view);
       case OpKind::Relu: return reference::prepare_relu(view);
       case OpKind::MaxPool: return reference::prepare_max_pool(view);

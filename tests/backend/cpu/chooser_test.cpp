@@ -169,8 +169,8 @@ TEST_F(ChooserTest, TwoSessionsWithOneFileAreBitEqual) {
     const auto backend = make_cpu_backend({.threads = 2, .choices_file = file_}, {.momentum = 0.9f});
     runtime::Session session(graph, *backend, {.evaluates = false});
     session.load(state::initial_state(graph, 1));
-    const auto elements = static_cast<size_t>(graph.values[graph.images].shape.elements());
-    for (size_t i = 0; i < elements; ++i) session.images()[i] = static_cast<float>(i % 23) / 11 - 1;
+    const auto elements = static_cast<size_t>(graph.values[graph.features].shape.elements());
+    for (size_t i = 0; i < elements; ++i) static_cast<float*>(session.features())[i] = static_cast<float>(i % 23) / 11 - 1;
     for (int i = 0; i < 4; ++i) session.labels()[i] = i;
     for (int step = 0; step < 3; ++step) session.train_step(step, 4, 0.05, [](int) { return 4; });
     state::State state;
