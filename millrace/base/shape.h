@@ -36,6 +36,10 @@ class Shape {
     return count;
   }
 
+  // As a matrix: rows of the last axis.
+  int64_t width() const { return rank_ == 0 ? 1 : extents_[rank_ - 1]; }
+  int64_t rows() const { return width() == 0 ? 0 : elements() / width(); }
+
   const int64_t* begin() const { return extents_.data(); }
   const int64_t* end() const { return extents_.data() + rank_; }
   bool operator==(const Shape&) const = default;

@@ -176,7 +176,24 @@ class Unroller {
           writes.push_back(op_saved(op) = saved(op, "sums", shape, DType::F32));
         }
         break;
-      case OpKind::EmbeddingBag: reads = {weight_[op.params[0]], value_buffer_[op.inputs[0]]}; break;
+      case OpKind::EmbeddingBag:
+      case OpKind::Embedding: reads = {weight_[op.params[0]], value_buffer_[op.inputs[0]]}; break;
+      case OpKind::Positions: in_place = {{0, 0}}; [[fallthrough]];
+      case OpKind::ImageTokens: reads.push_back(weight_[op.params[0]]); break;
+      case OpKind::LayerNorm:
+        for (ParamId param : op.params) reads.push_back(weight_[param]);
+        if (training) {
+          const int64_t rows = graph_.values[op.output].shape.rows();
+          writes.push_back(op_saved(op) = saved(op, "saved", {2, rows}, wide(graph_.dtype)));
+        }
+        break;
+      case OpKind::Attention:
+        if (training) {
+          const Shape& y = graph_.values[op.output].shape;
+          const Shape shape{y[0], std::get<AttentionAttrs>(op.attrs).heads, y[1]};
+          writes.push_back(op_saved(op) = saved(op, "saved", shape, wide(graph_.dtype)));
+        }
+        break;
       case OpKind::BatchNorm: {
         reads.resize(1);
         for (ParamId param : op.params) reads.push_back(weight_[param]);
@@ -289,7 +306,33 @@ class Unroller {
         }
         break;
       }
-      case OpKind::EmbeddingBag: emit_weight_grad(op, {dy, x}, op.params); break;
+      case OpKind::EmbeddingBag:
+      case OpKind::Embedding: emit_weight_grad(op, {dy, x}, op.params); break;
+      case OpKind::Positions:
+        if (wants_dx) parts_[op.inputs[0]].push_back(dy);
+        emit_weight_grad(op, {dy}, op.params);
+        break;
+      case OpKind::ImageTokens:
+        if (wants_dx) emit(op, op.kind, Pass::InputGrad, {dy}, {input_gradient(op, 0)});
+        emit_weight_grad(op, {dy}, op.params);
+        break;
+      case OpKind::LayerNorm:
+        if (wants_dx) {
+          emit(op, op.kind, Pass::InputGrad, {dy, x, weight_[op.params[0]], op_saved(op)}, {input_gradient(op, 0)});
+        }
+        emit_weight_grad(op, {dy, x, op_saved(op)}, op.params);
+        break;
+      case OpKind::Attention: {
+        std::vector<BufferId> reads{dy, x, value_buffer_[op.output], op_saved(op)};
+        if (op.inputs.size() > 1) reads.push_back(value_buffer_[op.inputs[1]]);
+        emit(op, op.kind, Pass::InputGrad, std::move(reads), {input_gradient(op, 0)});
+        break;
+      }
+      case OpKind::Gelu: emit(op, op.kind, Pass::InputGrad, {dy, x}, {input_gradient(op, 0)}, {{0, 0}}); break;
+      case OpKind::Tanh:
+        emit(op, op.kind, Pass::InputGrad, {dy, value_buffer_[op.output]}, {input_gradient(op, 0)}, {{0, 0}});
+        break;
+      case OpKind::SelectToken: emit(op, op.kind, Pass::InputGrad, {dy}, {input_gradient(op, 0)}); break;
       case OpKind::BatchNorm: {
         const BatchNormAttrs& attrs = *norm;
         const BufferId dsums = add_buffer(

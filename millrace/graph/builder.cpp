@@ -9,8 +9,9 @@ namespace millrace::graph {
 Builder::Builder(std::string model, int64_t batch, int64_t channels, int64_t height, int64_t width, DType dtype)
     : Builder(std::move(model), {batch, channels, height, width}, "images", dtype, dtype) {}
 
-Builder Builder::over_tokens(std::string model, int64_t batch, int64_t tokens, DType dtype) {
-  return {std::move(model), {batch, tokens}, "tokens", DType::I32, dtype};
+Builder Builder::over_tokens(std::string model, int64_t batch, int64_t planes, int64_t tokens, DType dtype) {
+  const Shape shape = planes == 1 ? Shape{batch, tokens} : Shape{batch, planes, tokens};
+  return {std::move(model), shape, "tokens", DType::I32, dtype};
 }
 
 Builder::Builder(std::string model, const Shape& features, const char* what, DType features_type, DType dtype) {
@@ -64,19 +65,91 @@ ValueId Builder::conv(const std::string& name, ValueId x, const Conv2dAttrs& att
 }
 
 ValueId Builder::linear(const std::string& name, ValueId x, const LinearAttrs& attrs, Init weight, Init bias) {
-  require_rank(name, x, 2);
   const Shape& in = shape(x);
-  std::vector<ParamId> params{param(name + ".weight", {attrs.out_features, in[1]}, ParamRole::Weight, weight)};
+  if (in.rank() != 3) require_rank(name, x, 2);
+  std::vector<ParamId> params{param(name + ".weight", {attrs.out_features, in.width()}, ParamRole::Weight, weight)};
   if (attrs.bias) params.push_back(param(name + ".bias", {attrs.out_features}, ParamRole::Bias, bias));
-  return emit(name, OpKind::Linear, attrs, {x}, {in[0], attrs.out_features}, std::move(params));
+  const Shape out = in.rank() == 3 ? Shape{in[0], in[1], attrs.out_features} : Shape{in[0], attrs.out_features};
+  return emit(name, OpKind::Linear, attrs, {x}, out, std::move(params));
+}
+
+void Builder::require_tokens(const std::string& name, ValueId tokens) const {
+  if (graph_.values[tokens].dtype == DType::I32) return;
+  fail_input("{}: layer {} takes tokens (i32), its input is {} {}", graph_.name, name,
+             name_of(graph_.values[tokens].dtype), shape(tokens).str());
+}
+
+ValueId Builder::embedding(const std::string& name, ValueId tokens, int plane, int64_t entries, int64_t width,
+                           Init weight) {
+  require_tokens(name, tokens);
+  const Shape& in = shape(tokens);
+  const int64_t planes = in.rank() == 3 ? in[1] : 1;
+  if (plane < 0 || plane >= planes) {
+    fail_input("{}: layer {}: plane {}, the tokens have planes 0 to {}", graph_.name, name, plane, planes - 1);
+  }
+  const ParamId table = param(name + ".weight", {entries, width}, ParamRole::Weight, weight);
+  return emit(name, OpKind::Embedding, EmbeddingAttrs{plane}, {tokens}, {in[0], in.width(), width}, {table});
+}
+
+ValueId Builder::positions(const std::string& name, ValueId x, const std::string& weight_name, int64_t places,
+                           Init weight) {
+  require_rank(name, x, 3);
+  const Shape& in = shape(x);
+  if (in[1] > places) {
+    fail_input("{}: layer {}: {} tokens, there are {} places; write fewer tokens", graph_.name, name, in[1], places);
+  }
+  const ParamId table = param(weight_name, {places, in[2]}, ParamRole::Weight, weight);
+  return emit(name, OpKind::Positions, {}, {x}, in, {table});
+}
+
+ValueId Builder::image_tokens(const std::string& name, ValueId x, const std::string& weight_name, Init weight) {
+  require_rank(name, x, 4);
+  const Shape& in = shape(x);
+  const ParamId token = param(weight_name, {in[1]}, ParamRole::Weight, weight);
+  return emit(name, OpKind::ImageTokens, {}, {x}, {in[0], 1 + in[2] * in[3], in[1]}, {token});
+}
+
+ValueId Builder::select_token(const std::string& name, ValueId x, int index) {
+  require_rank(name, x, 3);
+  const Shape& in = shape(x);
+  if (index < 0 || index >= in[1]) {
+    fail_input("{}: layer {}: token {}, the input has tokens 0 to {}", graph_.name, name, index, in[1] - 1);
+  }
+  return emit(name, OpKind::SelectToken, SelectTokenAttrs{index}, {x}, {in[0], in[2]});
+}
+
+ValueId Builder::layer_norm(const std::string& name, ValueId x, double epsilon) {
+  const int64_t width = shape(x).width();
+  const Init one{Init::Kind::Constant, 1.0};
+  std::vector<ParamId> params{param(name + ".weight", {width}, ParamRole::NormScale, one),
+                              param(name + ".bias", {width}, ParamRole::NormShift, {})};
+  return emit(name, OpKind::LayerNorm, LayerNormAttrs{epsilon}, {x}, shape(x), std::move(params));
+}
+
+ValueId Builder::gelu(const std::string& name, ValueId x, bool tanh) {
+  return emit(name, OpKind::Gelu, GeluAttrs{tanh}, {x}, shape(x));
+}
+
+ValueId Builder::tanh(const std::string& name, ValueId x) { return emit(name, OpKind::Tanh, {}, {x}, shape(x)); }
+
+ValueId Builder::attention(const std::string& name, ValueId qkv, ValueId tokens, const AttentionAttrs& attrs) {
+  require_rank(name, qkv, 3);
+  const Shape& in = shape(qkv);
+  if (attrs.heads < 1 || in[2] % (3 * attrs.heads) != 0) {
+    fail_input("{}: layer {}: {} features are not queries, keys and values of {} heads", graph_.name, name, in[2],
+               attrs.heads);
+  }
+  std::vector<ValueId> inputs{qkv};
+  if (tokens != kNone) {
+    require_tokens(name, tokens);
+    inputs.push_back(tokens);
+  }
+  return emit(name, OpKind::Attention, attrs, std::move(inputs), {in[0], in[1], in[2] / 3});
 }
 
 ValueId Builder::embedding_bag(const std::string& name, ValueId tokens, int64_t entries, int64_t width, Init weight) {
   require_rank(name, tokens, 2);
-  if (graph_.values[tokens].dtype != DType::I32) {
-    fail_input("{}: layer {} takes tokens (i32), its input is {} {}", graph_.name, name,
-               name_of(graph_.values[tokens].dtype), shape(tokens).str());
-  }
+  require_tokens(name, tokens);
   const ParamId table = param(name + ".weight", {entries, width}, ParamRole::Weight, weight);
   return emit(name, OpKind::EmbeddingBag, {}, {tokens}, {shape(tokens)[0], width}, {table});
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "millrace/graph/graph.h"
 
@@ -12,7 +13,11 @@ class Builder {
   Builder(std::string model, int64_t batch, int64_t channels, int64_t height, int64_t width, DType dtype = DType::F32);
 
   // Over tokens instead of images.
-  static Builder over_tokens(std::string model, int64_t batch, int64_t tokens, DType dtype = DType::F32);
+  static Builder over_tokens(std::string model, int64_t batch, int64_t tokens, DType dtype = DType::F32) {
+    return over_tokens(std::move(model), batch, 1, tokens, dtype);
+  }
+  // With several numbers for each token.
+  static Builder over_tokens(std::string model, int64_t batch, int64_t planes, int64_t tokens, DType dtype);
 
   ValueId images() const { return graph_.features; }
   ValueId tokens() const { return graph_.features; }
@@ -23,6 +28,18 @@ class Builder {
   ValueId linear(const std::string& name, ValueId x, const LinearAttrs& attrs, Init weight, Init bias = {});
   // The mean of the table's rows that the tokens of a sample name; tokens below zero are none.
   ValueId embedding_bag(const std::string& name, ValueId tokens, int64_t entries, int64_t width, Init weight);
+  // The table's row that each token names.
+  ValueId embedding(const std::string& name, ValueId tokens, int plane, int64_t entries, int64_t width, Init weight);
+  // A learned row for each place, of which there may be more than the input has.
+  ValueId positions(const std::string& name, ValueId x, const std::string& weight_name, int64_t places, Init weight);
+  // The pixels of an image behind a learned token.
+  ValueId image_tokens(const std::string& name, ValueId x, const std::string& weight_name, Init weight);
+  ValueId select_token(const std::string& name, ValueId x, int index);
+  ValueId layer_norm(const std::string& name, ValueId x, double epsilon);
+  ValueId gelu(const std::string& name, ValueId x, bool tanh);
+  ValueId tanh(const std::string& name, ValueId x);
+  // Over queries, keys and values side by side; tokens (or kNone) say which keys there are.
+  ValueId attention(const std::string& name, ValueId qkv, ValueId tokens, const AttentionAttrs& attrs);
   ValueId batch_norm(const std::string& name, ValueId x, double scale = 1.0);
   ValueId relu(const std::string& name, ValueId x);
   ValueId max_pool(const std::string& name, ValueId x, const Window& window);
@@ -41,6 +58,7 @@ class Builder {
                std::vector<ParamId> params = {});
   ParamId param(const std::string& name, Shape shape, ParamRole role, Init init);
   Shape pooled(const std::string& name, ValueId x, const Window& window) const;
+  void require_tokens(const std::string& name, ValueId tokens) const;
   void require_rank(const std::string& name, ValueId x, int rank) const;
 
   Graph graph_;

@@ -7,6 +7,14 @@ const char* name_of(OpKind kind) {
     case OpKind::Conv2d: return "conv2d";
     case OpKind::Linear: return "linear";
     case OpKind::EmbeddingBag: return "embedding_bag";
+    case OpKind::Embedding: return "embedding";
+    case OpKind::Positions: return "positions";
+    case OpKind::ImageTokens: return "image_tokens";
+    case OpKind::SelectToken: return "select_token";
+    case OpKind::LayerNorm: return "layer_norm";
+    case OpKind::Gelu: return "gelu";
+    case OpKind::Tanh: return "tanh";
+    case OpKind::Attention: return "attention";
     case OpKind::BatchNorm: return "batch_norm";
     case OpKind::Relu: return "relu";
     case OpKind::MaxPool: return "max_pool";
@@ -45,6 +53,11 @@ double forward_flops(const Graph& graph, const Op& op) {
     const Shape& weight = graph.params[op.params[0]].shape;
     const int64_t products = weight.elements() / weight[0];  // of one output
     return 2.0 * out * static_cast<double>(products);
+  }
+  if (const auto* attention = std::get_if<AttentionAttrs>(&op.attrs)) {
+    // Two products of L x L x D, half of them where only earlier tokens are seen.
+    const auto length = static_cast<double>(graph.values[op.output].shape[1]);
+    return 4.0 * out * length * (attention->causal ? 0.5 : 1.0);
   }
   return 0.0;
 }

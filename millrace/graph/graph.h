@@ -20,6 +20,14 @@ enum class OpKind {
   Conv2d,
   Linear,
   EmbeddingBag,
+  Embedding,
+  Positions,
+  ImageTokens,
+  SelectToken,
+  LayerNorm,
+  Gelu,
+  Tanh,
+  Attention,
   BatchNorm,
   Relu,
   MaxPool,
@@ -86,11 +94,30 @@ struct AdaptivePoolAttrs {
 struct DropoutAttrs {
   double probability = 0.5;
 };
+struct EmbeddingAttrs {
+  int plane = 0;  // of the features, where a token has several numbers: N x planes x L
+};
+struct SelectTokenAttrs {
+  int index = 0;
+};
+struct LayerNormAttrs {
+  double epsilon = 1e-5;
+};
+struct GeluAttrs {
+  bool tanh = false;  // the approximation by a hyperbolic tangent, instead of the error function
+};
+// Of the queries, keys and values of all heads side by side (N x L x 3D): softmax(q k^T / sqrt(D / heads)) v for each.
+struct AttentionAttrs {
+  int heads = 1;
+  bool causal = false;   // a token sees itself and those before it
+  double dropout = 0.0;  // of the weights that values are summed with
+};
 struct LossAttrs {
   double label_smoothing = 0.0;
 };
-using Attrs = std::variant<std::monostate, Conv2dAttrs, LinearAttrs, BatchNormAttrs, PoolAttrs, AdaptivePoolAttrs,
-                           DropoutAttrs, LossAttrs>;
+using Attrs =
+    std::variant<std::monostate, Conv2dAttrs, LinearAttrs, BatchNormAttrs, PoolAttrs, AdaptivePoolAttrs, DropoutAttrs,
+                 EmbeddingAttrs, SelectTokenAttrs, LayerNormAttrs, GeluAttrs, AttentionAttrs, LossAttrs>;
 
 struct Value {
   std::string name;

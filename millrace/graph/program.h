@@ -10,6 +10,24 @@
 //                        WeightGrad  x, dy                                       dw, [db]
 //   EmbeddingBag         Forward     w, tokens                                   y
 //                        WeightGrad  dy, tokens                                  dw
+//   Embedding            Forward     w, tokens                                   y
+//                        WeightGrad  dy, tokens                                  dw
+//   Positions            Forward     x, w                                        y
+//                        WeightGrad  dy                                          dw
+//   ImageTokens          Forward     x, w                                        y
+//                        InputGrad   dy                                          dx
+//                        WeightGrad  dy                                          dw
+//   SelectToken          Forward     x                                           y
+//                        InputGrad   dy                                          dx
+//   LayerNorm            Forward     x, scale, shift                             y, [saved]
+//                        InputGrad   dy, x, scale, saved                         dx
+//                        WeightGrad  dy, x, saved                                dscale, dshift
+//   Gelu                 Forward     x                                           y
+//                        InputGrad   dy, x                                       dx
+//   Tanh                 Forward     x                                           y
+//                        InputGrad   dy, y                                       dx
+//   Attention            Forward     qkv, [tokens]                               y, [saved]
+//                        InputGrad   dy, qkv, y, saved, [tokens]                 dqkv
 //   BatchNorm            Forward     x, scale, shift, mean, variance,            y, saved, mean, variance
 //                                    [residual], [sums]
 //                        Evaluate    x, scale, shift, mean, variance, [residual] y
@@ -36,6 +54,15 @@
 // (dy2). Without a residual it may make y once more, for a weight gradient that comes after it. A fused conv or linear
 // (attrs.relu) has its mask as a separate Relu InputGrad node before both gradients. `metrics` holds kNumMetrics
 // numbers, summed over the rows that are samples.
+//
+// Tokens are N x L, or N x planes x L, and i32; one below zero is none: its embedding is zero, and no other token looks
+// at it (its own output may be anything finite). Values over tokens are N x L x D. Linear, LayerNorm, Gelu, Tanh and
+// Add take any number of axes; the last one is the features. Positions adds w's first L rows to each sample; its
+// gradient is zero in the rows behind them. ImageTokens makes N x (1 + H W) x D of N x D x H x W: w (D), then the
+// pixels row by row. LayerNorm saves mean, then inverse standard deviation of each row (2 x rows), in 32 bits at least;
+// Attention the logarithm of each row's sum of exponentials (N x heads x L), likewise, and draws its dropout again in
+// backward: weight (query i, key j) of head h of a sample is element (h L + i) L + j of the sample's row
+// (dropout_mask.h).
 //
 // Where values have sixteen bits, so have weights, their gradients of one micro-batch, and what is sent; parameters of
 // normalisation, statistics and everything that is summed have 32, and each parameter has a `master` in f32 that the

@@ -35,7 +35,8 @@ struct NodeSpec {
   Pass pass = Pass::Forward;
   Shape x = {};  // the operator's first input, batch first; of Accumulate and SgdStep, the parameter
   graph::Attrs attrs = {};
-  Shape table = {};  // EmbeddingBag: entries and their width; x is the tokens
+  Shape table = {};  // EmbeddingBag, Embedding: entries and their width, x is the tokens; Positions: places and width
+  bool masked = false;  // Attention: tokens say which keys there are
   DType dtype = DType::F32;
   bool saves_for_backward = true;                    // max pooling writes argmax, the loss probabilities
   bool velocity = true;                              // SgdStep
@@ -77,7 +78,9 @@ inline Shape output_shape(const NodeSpec& spec) {
   if (const auto* conv = std::get_if<graph::Conv2dAttrs>(&spec.attrs)) {
     return {x[0], conv->out_channels, conv->window.out_h(x[2]), conv->window.out_w(x[3])};
   }
-  if (const auto* linear = std::get_if<graph::LinearAttrs>(&spec.attrs)) return {x[0], linear->out_features};
+  if (const auto* linear = std::get_if<graph::LinearAttrs>(&spec.attrs)) {
+    return x.rank() == 3 ? Shape{x[0], x[1], linear->out_features} : Shape{x[0], linear->out_features};
+  }
   if (const auto* pool = std::get_if<graph::PoolAttrs>(&spec.attrs)) {
     return {x[0], x[1], pool->window.out_h(x[2]), pool->window.out_w(x[3])};
   }
@@ -85,6 +88,10 @@ inline Shape output_shape(const NodeSpec& spec) {
     return {x[0], x[1], pool->out_h, pool->out_w};
   }
   if (spec.kind == OpKind::EmbeddingBag) return {x[0], spec.table[1]};
+  if (spec.kind == OpKind::Embedding) return {x[0], x.width(), spec.table[1]};
+  if (spec.kind == OpKind::ImageTokens) return {x[0], 1 + x[2] * x[3], x[1]};
+  if (spec.kind == OpKind::SelectToken) return {x[0], x[2]};
+  if (spec.kind == OpKind::Attention) return {x[0], x[1], x[2] / 3};
   if (spec.kind == OpKind::Flatten) return {x[0], x.elements() / x[0]};
   return x;
 }
@@ -110,9 +117,32 @@ class NodeBuilder {
       }
       case OpKind::Linear: {
         const auto& linear = std::get<graph::LinearAttrs>(spec_.attrs);
-        weighted({linear.out_features, spec_.x[1]}, linear.bias);
+        weighted({linear.out_features, spec_.x.width()}, linear.bias);
         break;
       }
+      case OpKind::Positions:
+      case OpKind::ImageTokens: {
+        const Shape w = spec_.kind == OpKind::Positions ? spec_.table : Shape{spec_.x[1]};
+        if (spec_.pass == Pass::WeightGrad) {
+          reads("dy", y_, BufferRole::Gradient);
+          writes("dw", w, BufferRole::WeightGradient);
+        } else {
+          value_to_value();
+          if (!backward()) reads("w", w, BufferRole::Weight);
+        }
+        break;
+      }
+      case OpKind::LayerNorm: layer_norm(); break;
+      case OpKind::Gelu:
+        value_to_value();
+        if (backward()) reads("x", spec_.x, BufferRole::Activation);
+        break;
+      case OpKind::Tanh:
+        value_to_value();
+        if (backward()) reads("y", y_, BufferRole::Activation);
+        break;
+      case OpKind::Attention: attention(); break;
+      case OpKind::Embedding:
       case OpKind::EmbeddingBag:
         if (backward()) {
           reads("dy", y_, BufferRole::Gradient);
@@ -144,6 +174,7 @@ class NodeBuilder {
       case OpKind::AvgPool:
       case OpKind::AdaptiveAvgPool:
       case OpKind::Flatten:
+      case OpKind::SelectToken:
       case OpKind::Dropout: value_to_value(); break;
       case OpKind::Add:
         reads("a", y_, BufferRole::Activation);
@@ -248,6 +279,45 @@ class NodeBuilder {
       if (bias) reads("b", b, BufferRole::Weight, spec_.dtype, graph::ParamRole::Bias);
       writes("y", y_, BufferRole::Activation);
       if (spec_.sums) writes("sums", {2, y_[1], 1, 1}, BufferRole::Activation, wide(spec_.dtype));
+    }
+  }
+
+  void layer_norm() {
+    const Shape width{spec_.x.width()}, saved{2, spec_.x.rows()};
+    const DType dtype = wide(spec_.dtype);
+    if (backward()) reads("dy", y_, BufferRole::Gradient);
+    reads("x", spec_.x, BufferRole::Activation);
+    if (spec_.pass != Pass::WeightGrad) {
+      reads("scale", width, BufferRole::Weight, dtype, graph::ParamRole::NormScale);
+    }
+    if (!backward()) reads("shift", width, BufferRole::Weight, dtype, graph::ParamRole::NormShift);
+    if (backward()) reads("saved", saved, BufferRole::Activation, dtype);
+    if (spec_.pass == Pass::InputGrad) {
+      writes("dx", spec_.x, BufferRole::Gradient);
+    } else if (spec_.pass == Pass::WeightGrad) {
+      writes("dscale", width, BufferRole::WeightGradient, dtype, graph::ParamRole::NormScale);
+      writes("dshift", width, BufferRole::WeightGradient, dtype, graph::ParamRole::NormShift);
+    } else {
+      writes("y", y_, BufferRole::Activation);
+      if (spec_.pass == Pass::Forward) writes("saved", saved, BufferRole::Activation, dtype);
+    }
+  }
+
+  void attention() {
+    const Shape& qkv = spec_.x;
+    const Shape saved{qkv[0], std::get<graph::AttentionAttrs>(spec_.attrs).heads, qkv[1]}, tokens{qkv[0], qkv[1]};
+    if (backward()) reads("dy", y_, BufferRole::Gradient);
+    reads("qkv", qkv, BufferRole::Activation);
+    if (backward()) {
+      reads("y", y_, BufferRole::Activation);
+      reads("saved", saved, BufferRole::Activation, wide(spec_.dtype));
+    }
+    if (spec_.masked) reads("tokens", tokens, BufferRole::Input, DType::I32);
+    if (backward()) {
+      writes("dqkv", qkv, BufferRole::Gradient);
+    } else {
+      writes("y", y_, BufferRole::Activation);
+      if (spec_.pass == Pass::Forward) writes("saved", saved, BufferRole::Activation, wide(spec_.dtype));
     }
   }
 
@@ -359,6 +429,20 @@ inline void to_saved(double epsilon, const Shape& shape, const std::vector<float
   }
 }
 
+// The same of layer normalisation, for each row.
+inline void to_saved_of_rows(double epsilon, const Shape& shape, const std::vector<float>& x,
+                             std::vector<float>& values) {
+  const int64_t rows = shape.rows(), width = shape.width();
+  for (int64_t row = 0; row < rows; ++row) {
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < width; ++i) sum += x[row * width + i];
+    const double mean = sum / static_cast<double>(width);
+    for (int64_t i = 0; i < width; ++i) squares += std::pow(x[row * width + i] - mean, 2);
+    values[row] = static_cast<float>(mean);
+    values[rows + row] = static_cast<float>(1 / std::sqrt(squares / static_cast<double>(width) + epsilon));
+  }
+}
+
 inline const Shape& buffer_shape(const OneNode& one, const std::string& name) {
   for (const graph::Buffer& buffer : one.program.buffers) {
     if (buffer.name == name) return buffer.shape;
@@ -383,12 +467,15 @@ inline Plain random_plain(const OneNode& one, const StepContext& context, uint64
     } else if (buffer.name == "labels") {
       to_labels(view.read(0)[1], values);
     } else if (buffer.name == "tokens") {
-      to_labels((view.node.pass == Pass::WeightGrad ? view.write(0) : view.read(0))[0], values);
+      const bool embeds = view.node.kind != OpKind::Attention;  // attention only looks at the sign
+      to_labels(embeds ? (view.node.pass == Pass::WeightGrad ? view.write(0) : view.read(0))[0] : 3, values);
     } else if (buffer.name == "probabilities") {
       to_probabilities(buffer.shape, values);
     } else if (buffer.name == "argmax") {
       to_argmax(view.attrs<graph::PoolAttrs>().window, view.write(0), buffer.shape, values);
-    } else if (buffer.name == "saved") {
+    } else if (buffer.name == "saved" && view.node.kind == OpKind::LayerNorm) {
+      to_saved_of_rows(view.attrs<graph::LayerNormAttrs>().epsilon, buffer_shape(one, "x"), plain.at("x"), values);
+    } else if (buffer.name == "saved" && view.node.kind == OpKind::BatchNorm) {
       to_saved(view.attrs<graph::BatchNormAttrs>().epsilon, buffer_shape(one, "x"), plain.at("x"), context.rows,
                values);
     } else if (buffer.name == "master") {

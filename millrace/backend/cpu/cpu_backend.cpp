@@ -54,6 +54,14 @@ class CpuBackend : public Backend {
       case OpKind::Conv2d: return prepare_conv(dnn_, chooser_, options_.convolution, view, layouts(view));
       case OpKind::Linear: return prepare_linear(dnn_, view, layouts(view));
       case OpKind::EmbeddingBag: return cpu::prepare_embedding_bag(view);
+      case OpKind::Embedding: return cpu::prepare_embedding(view);
+      case OpKind::Positions: return cpu::prepare_positions(view);
+      case OpKind::ImageTokens: return cpu::prepare_image_tokens(view);
+      case OpKind::SelectToken: return cpu::prepare_select_token(view);
+      case OpKind::LayerNorm: return cpu::prepare_layer_norm(view);
+      case OpKind::Gelu: return cpu::prepare_gelu(view);
+      case OpKind::Tanh: return cpu::prepare_tanh(view);
+      case OpKind::Attention: return cpu::prepare_attention(dnn_, view);
       case OpKind::Flatten: return prepare_flatten(dnn_, view, layouts(view));
       case OpKind::BatchNorm: return cpu::prepare_batch_norm(view);
       case OpKind::MaxPool:

@@ -32,6 +32,14 @@ Kernel prepare_dropout(const NodeView& view);
 
 // Element by element: `floats` counts padding too.
 Kernel prepare_embedding_bag(const NodeView& view);
+Kernel prepare_embedding(const NodeView& view);
+Kernel prepare_positions(const NodeView& view);
+Kernel prepare_image_tokens(const NodeView& view);
+Kernel prepare_select_token(const NodeView& view);
+Kernel prepare_layer_norm(const NodeView& view);
+Kernel prepare_gelu(const NodeView& view);
+Kernel prepare_tanh(const NodeView& view);
+Kernel prepare_attention(std::shared_ptr<OneDnn> dnn, const NodeView& view);
 Kernel prepare_relu(const NodeView& view, int64_t floats);
 Kernel prepare_add(const NodeView& view, int64_t floats);  // Add and Accumulate
 Kernel prepare_sgd(const NodeView& view, int64_t floats, const SgdOptions& sgd);

@@ -12,6 +12,17 @@ namespace {
 
 using graph::Pass;
 
+// A value over tokens is a matrix with a row for each of them.
+Layouts as_matrices(Layouts layouts) {
+  auto flatten = [](Desc& desc) {
+    const auto dims = desc.dims();
+    if (dims.size() == 3) desc = plain_desc({dims[0] * dims[1], dims[2]});
+  };
+  for (Desc& desc : layouts.reads) flatten(desc);
+  for (Desc& desc : layouts.writes) flatten(desc);
+  return layouts;
+}
+
 // The O x I weights seen as I x O.
 Desc transposed(const Desc& weight) {
   return {{weight.dims()[1], weight.dims()[0]}, dnnl::memory::data_type::f32, Tag::ba};
@@ -61,8 +72,9 @@ Kernel prepare_weight_grad(std::shared_ptr<OneDnn> dnn, const graph::LinearAttrs
 
 }  // namespace
 
-Kernel prepare_linear(std::shared_ptr<OneDnn> dnn, const NodeView& view, const Layouts& layouts) {
+Kernel prepare_linear(std::shared_ptr<OneDnn> dnn, const NodeView& view, const Layouts& stored) {
   const auto& attrs = view.attrs<graph::LinearAttrs>();
+  const Layouts layouts = as_matrices(stored);
   switch (view.node.pass) {
     case Pass::InputGrad: return prepare_input_grad(std::move(dnn), layouts);
     case Pass::WeightGrad: return prepare_weight_grad(std::move(dnn), attrs, layouts);

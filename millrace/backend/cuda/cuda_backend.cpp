@@ -110,6 +110,14 @@ class CudaBackend final : public Backend {
       case OpKind::Conv2d: return cuda::prepare_conv(device_, *conv_, view);
       case OpKind::Linear: return cuda::prepare_linear(device_, *matmul_, view);
       case OpKind::EmbeddingBag: return cuda::prepare_embedding_bag(device_, view);
+      case OpKind::Embedding: return cuda::prepare_embedding(device_, view);
+      case OpKind::Positions: return cuda::prepare_positions(device_, view);
+      case OpKind::ImageTokens: return cuda::prepare_image_tokens(device_, view);
+      case OpKind::SelectToken: return cuda::prepare_select_token(device_, view);
+      case OpKind::LayerNorm: return cuda::prepare_layer_norm(device_, view);
+      case OpKind::Gelu: return cuda::prepare_gelu(device_, view);
+      case OpKind::Tanh: return cuda::prepare_tanh(device_, view);
+      case OpKind::Attention: return cuda::prepare_attention(device_, view);
       case OpKind::BatchNorm: return cuda::prepare_batch_norm(device_, view);
       case OpKind::MaxPool: return cuda::prepare_max_pool(device_, view);
       case OpKind::AvgPool:

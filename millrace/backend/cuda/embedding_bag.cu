@@ -56,7 +56,8 @@ __global__ void embedding_bag_weight_grad(Geometry g, const T* dy, const int32_t
         if (d < g.width) sum += share * to_float(dy[n * g.width + d]);
       }
     }
-    if (d < g.width) dtable[entry * g.width + d] = from_float<U>(sum);
+    // Rounded as a gradient of one worker is, also where it is kept in more digits for a sum over replicas.
+    if (d < g.width) dtable[entry * g.width + d] = from_float<U>(to_float(from_float<T>(sum)));
   }
 }
 

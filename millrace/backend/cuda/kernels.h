@@ -18,6 +18,14 @@ Kernel prepare_batch_norm(const Device& device, const NodeView& view);
 Kernel prepare_max_pool(const Device& device, const NodeView& view);
 Kernel prepare_avg_pool(const Device& device, const NodeView& view);  // average and adaptive average
 Kernel prepare_embedding_bag(const Device& device, const NodeView& view);
+Kernel prepare_embedding(const Device& device, const NodeView& view);
+Kernel prepare_positions(const Device& device, const NodeView& view);
+Kernel prepare_image_tokens(const Device& device, const NodeView& view);
+Kernel prepare_select_token(const Device& device, const NodeView& view);
+Kernel prepare_layer_norm(const Device& device, const NodeView& view);
+Kernel prepare_gelu(const Device& device, const NodeView& view);
+Kernel prepare_tanh(const Device& device, const NodeView& view);
+Kernel prepare_attention(const Device& device, const NodeView& view);
 Kernel prepare_relu(const Device& device, const NodeView& view);
 Kernel prepare_add(const Device& device, const NodeView& view);  // Add and Accumulate
 Kernel prepare_flatten(const Device& device, const NodeView& view);

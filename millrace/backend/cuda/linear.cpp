@@ -13,9 +13,9 @@ Kernel prepare_forward(MatmulLibrary& library, const NodeView& view) {
   const auto& attrs = view.attrs<LinearAttrs>();
   const DType dtype = dtype_of_read(view, 0);
   const Shape &x = view.read(0), &y = view.write(0);
-  const auto product = library.choose({.rows = x[0],
-                                       .columns = y[1],
-                                       .inner = x[1],
+  const auto product = library.choose({.rows = x.rows(),
+                                       .columns = y.width(),
+                                       .inner = x.width(),
                                        .transposes_b = true,
                                        .dtype = dtype,
                                        .bias = attrs.bias,
@@ -31,7 +31,7 @@ Kernel prepare_forward(MatmulLibrary& library, const NodeView& view) {
 Kernel prepare_input_grad(MatmulLibrary& library, const NodeView& view) {
   const DType dtype = dtype_of_read(view, 0);
   const Shape &dy = view.read(0), &dx = view.write(0);
-  const auto product = library.choose({.rows = dy[0], .columns = dx[1], .inner = dy[1], .dtype = dtype});
+  const auto product = library.choose({.rows = dy.rows(), .columns = dx.width(), .inner = dy.width(), .dtype = dtype});
   return {product->name(), product->workspace_bytes(), [=](const Bindings& bind) -> Task {
             const void *from = bind.reads[0], *w = bind.reads[1];
             return [=, to = bind.writes[0], scratch = bind.scratch](const StepContext&) {
@@ -46,10 +46,10 @@ Kernel prepare_weight_grad(const Device& device, MatmulLibrary& library, const N
   const bool bias = view.num_writes() > 1;
   const DType out = dtype_of_write(view, 0), bias_type = bias ? dtype_of_write(view, 1) : dtype;
   const bool converts = out != dtype;  // after rounding, so that replicas have the gradients that one worker has
-  const int64_t elements = padded(dy[1] * x[1]);
-  const BiasShape bias_shape{dtype, dy[0], dy[1]};
-  const auto product =
-      library.choose({.rows = dy[1], .columns = x[1], .inner = x[0], .transposes_a = true, .dtype = dtype});
+  const int64_t elements = padded(dy.width() * x.width());
+  const BiasShape bias_shape{dtype, dy.rows(), dy.width()};
+  const auto product = library.choose(
+      {.rows = dy.width(), .columns = x.width(), .inner = x.rows(), .transposes_a = true, .dtype = dtype});
   const size_t sums = bias ? bias_gradient_scratch(device, bias_shape) : 0;
   const size_t workspace = (product->workspace_bytes() + 255) / 256 * 256;
   const size_t rounded = converts ? static_cast<size_t>(elements) * bytes_of(dtype) : 0;

@@ -12,6 +12,14 @@ namespace millrace::backend::reference {
 Kernel prepare_conv(const NodeView& view);
 Kernel prepare_linear(const NodeView& view);
 Kernel prepare_embedding_bag(const NodeView& view);
+Kernel prepare_embedding(const NodeView& view);
+Kernel prepare_positions(const NodeView& view);
+Kernel prepare_image_tokens(const NodeView& view);
+Kernel prepare_select_token(const NodeView& view);
+Kernel prepare_layer_norm(const NodeView& view);
+Kernel prepare_gelu(const NodeView& view);
+Kernel prepare_tanh(const NodeView& view);
+Kernel prepare_attention(const NodeView& view);
 Kernel prepare_batch_norm(const NodeView& view);
 Kernel prepare_relu(const NodeView& view);
 Kernel prepare_max_pool(const NodeView& view);

@@ -53,7 +53,7 @@ Kernel prepare_linear(const NodeView& view) {
   switch (view.node.pass) {
     case graph::Pass::Forward:
     case graph::Pass::Evaluate: {
-      const Geometry g{view.read(0)[0], view.read(1)[1], view.read(1)[0], fused_relu};
+      const Geometry g{view.read(0).rows(), view.read(1)[1], view.read(1)[0], fused_relu};
       const bool biased = view.num_reads() > 2;
       return plain_kernel(view, [=]<typename T>(const Bindings& at) -> Task {
         const T *x = at.read<T>(0), *w = at.read<T>(1), *bias = biased ? at.read<T>(2) : nullptr;
@@ -62,7 +62,7 @@ Kernel prepare_linear(const NodeView& view) {
       });
     }
     case graph::Pass::InputGrad: {
-      const Geometry g{view.read(0)[0], view.read(1)[1], view.read(1)[0], fused_relu};
+      const Geometry g{view.read(0).rows(), view.read(1)[1], view.read(1)[0], fused_relu};
       return plain_kernel(view, [=]<typename T>(const Bindings& at) -> Task {
         const T *dy = at.read<T>(0), *w = at.read<T>(1);
         T* dx = at.write<T>(0);
@@ -70,7 +70,7 @@ Kernel prepare_linear(const NodeView& view) {
       });
     }
     case graph::Pass::WeightGrad: {
-      const Geometry g{view.read(0)[0], view.write(0)[1], view.write(0)[0], fused_relu};
+      const Geometry g{view.read(0).rows(), view.write(0)[1], view.write(0)[0], fused_relu};
       const bool biased = view.num_writes() > 1;
       return plain_kernel(view, [=]<typename T>(const Bindings& at) -> Task {
         const T *x = at.read<T>(0), *dy = at.read<T>(1);

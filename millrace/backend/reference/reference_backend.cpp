@@ -44,6 +44,14 @@ class ReferenceBackend final : public Backend {
       case OpKind::Conv2d: return reference::prepare_conv(view);
       case OpKind::Linear: return reference::prepare_linear(view);
       case OpKind::EmbeddingBag: return reference::prepare_embedding_bag(view);
+      case OpKind::Embedding: return reference::prepare_embedding(view);
+      case OpKind::Positions: return reference::prepare_positions(view);
+      case OpKind::ImageTokens: return reference::prepare_image_tokens(view);
+      case OpKind::SelectToken: return reference::prepare_select_token(view);
+      case OpKind::LayerNorm: return reference::prepare_layer_norm(view);
+      case OpKind::Gelu: return reference::prepare_gelu(view);
+      case OpKind::Tanh: return reference::prepare_tanh(view);
+      case OpKind::Attention: return reference::prepare_attention(view);
       case OpKind::BatchNorm: return reference::prepare_batch_norm(view);
       case OpKind::Relu: return reference::prepare_relu(view);
       case OpKind::MaxPool: return reference::prepare_max_pool(view);

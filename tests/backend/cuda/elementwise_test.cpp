@@ -8,7 +8,9 @@ class CudaElementwise : public CudaKernels {
  protected:
   static constexpr int kShapes = 16;
   static Shape random_shape(Dice& dice) {
-    return dice.coin() ? dice.images(dice.channels(), 1, 9) : Shape{dice.between(1, 5), dice.between(1, 70)};
+    if (dice.coin()) return dice.images(dice.channels(), 1, 9);
+    const int64_t batch = dice.between(1, 5), width = dice.between(1, 70);
+    return dice.coin() ? Shape{batch, width} : Shape{batch, dice.between(1, 9), width};
   }
 };
 
@@ -78,7 +80,7 @@ TEST_F(CudaElementwise, DropoutDrawsTheMaskOfTheReference) {
 TEST_F(CudaElementwise, DropoutOfLateRowsAndStepsDrawsTheMaskOfTheReference) {
   const StepContext context{
       .seed = 0x123456789ABCDEFu, .step = int64_t{1} << 33, .first_row = int64_t{5} << 32, .rows = 3};
-  for (const Shape& x : {Shape{3, 64}, Shape{3, 5}, Shape{3, 5, 3, 2}}) {
+  for (const Shape& x : {Shape{3, 64}, Shape{3, 5}, Shape{3, 5, 8}, Shape{3, 5, 3, 2}}) {
     expect_agrees({.kind = OpKind::Dropout, .x = x, .attrs = graph::DropoutAttrs{0.5}}, context);
   }
 }
@@ -89,6 +91,7 @@ TEST_F(CudaElementwise, FlattenAgreesWithReference) {
     const int64_t largest = i % 4 == 0 ? 1 : 9;
     NodeSpec spec{.kind = OpKind::Flatten, .x = dice.images(dice.channels(), 1, largest)};
     if (i % 8 == 7) spec.x = {dice.between(1, 5), dice.between(1, 70)};
+    if (i % 8 == 3) spec.x = {dice.between(1, 5), dice.between(1, 9), dice.between(1, 70)};
     const StepContext context = dice.context(spec.x[0]);
     for (Pass pass : {Pass::Forward, Pass::Evaluate, Pass::InputGrad}) {
       spec.pass = pass;

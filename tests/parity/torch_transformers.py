@@ -1,0 +1,187 @@
+#!/usr/bin/python3
+"""ViT and BERT for classes, written out in PyTorch layer by layer as Hugging Face's models compute them, to give golden
+values to tests/runtime/golden_test.cpp: losses of 50 steps, and two numbers of each gradient.
+
+  torch_transformers.py vit_b_16 > tests/parity/golden/vit_b_16.json
+  torch_transformers.py bert_base > tests/parity/golden/bert_base.json
+
+Small shapes of both: the graph is the same. Names are Hugging Face's, but queries, keys and values are one layer, "qkv".
+"""
+
+import json
+import math
+import os
+import sys
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import counter_random
+
+STEPS, MOMENTUM = 50, 0.9
+EPSILON = 1e-12
+SHAPE = {"width": 48, "layers": 3, "heads": 4, "mlp": 96}
+CASES = {
+    "vit_b_16": {"image": 32, "patch": 8, "classes": 10, "batch": 5, "lr": 2e-3, **SHAPE},
+    "bert_base": {"tokens": 12, "vocabulary": 50, "classes": 3, "batch": 5, "lr": 2e-3, **SHAPE},
+}
+
+
+def block_shapes(prefix, attention, norms, case):
+    width, mlp = case["width"], case["mlp"]
+    shapes = {}
+    for name, (rows, columns) in {
+        f"{attention}.qkv": (3 * width, width),
+        "attention.output.dense": (width, width),
+        "intermediate.dense": (mlp, width),
+        "output.dense": (width, mlp),
+    }.items():
+        shapes[f"{prefix}.{name}.weight"] = (rows, columns)
+        shapes[f"{prefix}.{name}.bias"] = (rows,)
+    for name in norms:
+        shapes[f"{prefix}.{name}.weight"] = shapes[f"{prefix}.{name}.bias"] = (width,)
+    return shapes
+
+
+def vit_shapes(case):
+    width, patch = case["width"], case["patch"]
+    shapes = {
+        "vit.embeddings.patch_embeddings.projection.weight": (width, 3, patch, patch),
+        "vit.embeddings.patch_embeddings.projection.bias": (width,),
+        "vit.embeddings.cls_token": (width,),
+        "vit.embeddings.position_embeddings": (1 + (case["image"] // patch) ** 2, width),
+    }
+    for i in range(case["layers"]):
+        norms = ["layernorm_before", "layernorm_after"]
+        shapes |= block_shapes(f"vit.encoder.layer.{i}", "attention.attention", norms, case)
+    shapes |= {"vit.layernorm.weight": (width,), "vit.layernorm.bias": (width,)}
+    return shapes | {"classifier.weight": (case["classes"], width), "classifier.bias": (case["classes"],)}
+
+
+def bert_shapes(case):
+    width = case["width"]
+    shapes = {
+        "bert.embeddings.word_embeddings.weight": (case["vocabulary"], width),
+        "bert.embeddings.token_type_embeddings.weight": (2, width),
+        "bert.embeddings.position_embeddings.weight": (512, width),
+        "bert.embeddings.LayerNorm.weight": (width,),
+        "bert.embeddings.LayerNorm.bias": (width,),
+    }
+    for i in range(case["layers"]):
+        norms = ["attention.output.LayerNorm", "output.LayerNorm"]
+        shapes |= block_shapes(f"bert.encoder.layer.{i}", "attention.self", norms, case)
+    shapes |= {"bert.pooler.dense.weight": (width, width), "bert.pooler.dense.bias": (width,)}
+    return shapes | {"classifier.weight": (case["classes"], width), "classifier.bias": (case["classes"],)}
+
+
+def linear(p, name, x):
+    return F.linear(x, p[f"{name}.weight"], p[f"{name}.bias"])
+
+
+def norm(p, name, x):
+    return F.layer_norm(x, x.shape[-1:], p[f"{name}.weight"], p[f"{name}.bias"], EPSILON)
+
+
+def attention(p, name, x, heads, mask=None):
+    batch, length, width = x.shape
+    q, k, v = linear(p, f"{name}.qkv", x).chunk(3, dim=-1)
+    q, k, v = (t.view(batch, length, heads, width // heads).transpose(1, 2) for t in (q, k, v))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(width // heads)
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None, :], -math.inf)
+    return (scores.softmax(dim=-1) @ v).transpose(1, 2).reshape(batch, length, width)
+
+
+def vit(p, images, case):
+    x = F.conv2d(images, p["vit.embeddings.patch_embeddings.projection.weight"],
+                 p["vit.embeddings.patch_embeddings.projection.bias"], stride=case["patch"])
+    x = x.flatten(2).transpose(1, 2)
+    x = torch.cat([p["vit.embeddings.cls_token"].expand(len(x), 1, -1), x], dim=1) + p["vit.embeddings.position_embeddings"]
+    for i in range(case["layers"]):
+        layer = f"vit.encoder.layer.{i}"
+        y = attention(p, f"{layer}.attention.attention", norm(p, f"{layer}.layernorm_before", x), case["heads"])
+        x = x + linear(p, f"{layer}.attention.output.dense", y)
+        y = F.gelu(linear(p, f"{layer}.intermediate.dense", norm(p, f"{layer}.layernorm_after", x)))
+        x = x + linear(p, f"{layer}.output.dense", y)
+    return linear(p, "classifier", norm(p, "vit.layernorm", x)[:, 0])
+
+
+def bert(p, features, case):
+    tokens, segments = features
+    mask = tokens >= 0
+    x = p["bert.embeddings.word_embeddings.weight"][tokens.clamp(min=0)] * mask[..., None]
+    x = x + p["bert.embeddings.token_type_embeddings.weight"][segments]
+    x = x + p["bert.embeddings.position_embeddings.weight"][: tokens.shape[1]]
+    x = norm(p, "bert.embeddings.LayerNorm", x)
+    for i in range(case["layers"]):
+        layer = f"bert.encoder.layer.{i}"
+        y = attention(p, f"{layer}.attention.self", x, case["heads"], mask)
+        x = norm(p, f"{layer}.attention.output.LayerNorm", x + linear(p, f"{layer}.attention.output.dense", y))
+        y = linear(p, f"{layer}.output.dense", F.gelu(linear(p, f"{layer}.intermediate.dense", x)))
+        x = norm(p, f"{layer}.output.LayerNorm", x + y)
+    return linear(p, "classifier", torch.tanh(linear(p, "bert.pooler.dense", x[:, 0])))
+
+
+def role_of(name):
+    kind = name.rpartition(".")[2]
+    if "norm" in name.lower():
+        return "norm_scale" if kind == "weight" else "norm_shift"
+    return "bias" if kind == "bias" else "weight"
+
+
+def tokens_of(case):
+    """Sample n has n tokens less than there is room for, none of them 0, whose embedding Hugging Face does not train; the
+    rule is repeated in golden_test.cpp."""
+    tokens = np.full((case["batch"], case["tokens"]), -1)
+    for n in range(case["batch"]):
+        for i in range(case["tokens"] - n):
+            tokens[n, i] = 1 + (7 * n + 3 * i * i + i) % (case["vocabulary"] - 1)
+    segments = np.broadcast_to((np.arange(case["tokens"]) >= 5).astype(np.int64), tokens.shape)
+    return torch.from_numpy(tokens), torch.from_numpy(segments.copy())
+
+
+def main():
+    model = sys.argv[1]
+    case = CASES[model]
+    forward, shapes = (vit, vit_shapes(case)) if model.startswith("vit") else (bert, bert_shapes(case))
+    values = {name: counter_random.filled(name, shape, role_of(name)) for name, shape in shapes.items()}
+    p = {name: torch.from_numpy(value).double().requires_grad_() for name, value in values.items()}
+    heads = {}
+    if model.startswith("vit"):
+        images = counter_random.filled("__images__", (case["batch"], 3, case["image"], case["image"]), "plain")
+        heads["__images__"] = images
+        features = torch.from_numpy(images).double()
+    else:
+        features = tokens_of(case)
+    first = next(iter(values))
+    heads[first] = values[first]
+    labels = torch.arange(case["batch"]) % case["classes"]
+
+    optimizer = torch.optim.SGD(p.values(), lr=case["lr"], momentum=MOMENTUM)
+    losses, digest = [], {}
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(forward(p, features, case), labels)
+        loss.backward()
+        losses.append(loss.item())
+        if step == 0:
+            for name, tensor in p.items():
+                gradient = tensor.grad.numpy()
+                direction = counter_random.filled(f"dot.{name}", gradient.shape, "plain").astype(np.float64)
+                size = float(np.linalg.norm(gradient))
+                layer = name.rpartition(".")[0] + ".weight"
+                other = float(np.linalg.norm(p[layer].grad.numpy())) if layer in p and p[layer].grad is not None else size
+                digest[name] = {"norm": size, "dot": float(np.sum(gradient * direction)), "scale": max(size, 0.01 * other)}
+        optimizer.step()
+    head = {"model": model, **{"heads_of_attention" if key == "heads" else key: case[key] for key in case}, "steps": STEPS, "momentum": MOMENTUM, "torch": torch.__version__,
+            "heads": {name: [float(v) for v in value.reshape(-1)[:6]] for name, value in heads.items()},
+            "losses": losses}
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    rows = [f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in digest.items()]
+    print("{\n" + ",\n".join(lines) + ',\n  "gradients": {\n' + ",\n".join(rows) + "\n  }\n}")
+
+
+if __name__ == "__main__":
+    main()
