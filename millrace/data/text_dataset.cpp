@@ -24,7 +24,8 @@ class TextDataset::TextReader final : public Reader {
         const int32_t used =
             write_sequence(data_.tokenizer_.special(), tokens_, {}, false, std::span(ids, length), segments_);
         std::fill(ids + used, ids + length, kNoToken);
-        ids += length;
+        if (data_.planes_ == 2) std::copy(segments_.begin(), segments_.end(), ids + length);
+        ids += static_cast<size_t>(data_.planes_) * length;
       }
       if (labels) *labels++ = data_.file_.rows[static_cast<size_t>(sample)].label;
     }
@@ -36,8 +37,12 @@ class TextDataset::TextReader final : public Reader {
   std::vector<int32_t> segments_;
 };
 
-TextDataset::TextDataset(TsvFile file, WordPiece tokenizer, int max_tokens, std::unique_ptr<SkipLog> skip)
-    : file_(std::move(file)), tokenizer_(std::move(tokenizer)), max_tokens_(max_tokens), skip_(std::move(skip)) {
+TextDataset::TextDataset(TsvFile file, WordPiece tokenizer, int max_tokens, int planes, std::unique_ptr<SkipLog> skip)
+    : file_(std::move(file)),
+      tokenizer_(std::move(tokenizer)),
+      max_tokens_(max_tokens),
+      planes_(planes),
+      skip_(std::move(skip)) {
   if (skip_) skip_->end_opening();
 }
 
@@ -63,7 +68,8 @@ std::unique_ptr<Dataset> open_text_dataset(const job::Job& job, Split split) {
     fail_input("{} has {} tokens and model.vocabulary is {}; write model.vocabulary: {}", job.data.vocab,
                tokenizer.vocabulary().size(), job.model.vocabulary, tokenizer.vocabulary().size());
   }
-  return std::make_unique<TextDataset>(std::move(file), std::move(tokenizer), job.model.tokens, std::move(skip));
+  return std::make_unique<TextDataset>(std::move(file), std::move(tokenizer), job.model.tokens,
+                                       job::token_planes(job.model), std::move(skip));
 }
 
 }  // namespace millrace::data

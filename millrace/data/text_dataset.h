@@ -1,5 +1,5 @@
-// Sentences from a TSV file as tokens: model.tokens int32 ids for each sample, kNoToken where the sentence has
-// ended, and its label.
+// Sentences from a TSV file as tokens: model.tokens int32 ids for each sample, kNoToken where the sentence has ended,
+// then as many segments for models that read them; and its label.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,10 @@ constexpr int32_t kNoToken = -1;
 
 class TextDataset : public Dataset {
  public:
-  TextDataset(TsvFile file, WordPiece tokenizer, int max_tokens, std::unique_ptr<SkipLog> skip);
+  TextDataset(TsvFile file, WordPiece tokenizer, int max_tokens, int planes, std::unique_ptr<SkipLog> skip);
 
   int64_t size() const override { return static_cast<int64_t>(file_.rows.size()); }
-  int64_t feature_bytes() const override { return max_tokens_ * int64_t{sizeof(int32_t)}; }
+  int64_t feature_bytes() const override { return planes_ * max_tokens_ * int64_t{sizeof(int32_t)}; }
   std::unique_ptr<Reader> reader() const override;
   const SkipLog* skipped() const override { return skip_.get(); }
 
@@ -27,6 +27,7 @@ class TextDataset : public Dataset {
   TsvFile file_;
   WordPiece tokenizer_;
   int max_tokens_;
+  int planes_;  // 2: ids and segments
   std::unique_ptr<SkipLog> skip_;
 };
 

@@ -77,19 +77,26 @@ std::vector<Field> make_fields() {
 
       choice<std::string>("model.name",
                           as_themselves({"alexnet", "alexnet_small", "vgg16", "vgg16_bn", "resnet18", "resnet34",
-                                         "resnet50", "resnet_small", "bag_of_tokens"}),
+                                         "resnet50", "resnet_small", "vit_s_16", "vit_b_16", "vit_l_16", "bert_base",
+                                         "bert_large", "bag_of_tokens"}),
                           {}, "the network", &Job::model, &M::name),
       number<int>("model.classes", {1, 10'000'000}, "1000", "number of classes", &Job::model, &M::classes),
       number<int>("model.image_size", {1, 16'384}, "224", "height and width of the input", &Job::model, &M::image_size),
       number<int>("model.channels", {1, 1'024}, "3", "channels of the input", &Job::model, &M::channels),
-      number<int>("model.width", {1, 65'536}, "64", "bag_of_tokens: numbers that stand for a token", &Job::model,
-                  &M::width),
-      number<int>("model.vocabulary", {1, 100'000'000}, "30522", "bag_of_tokens: tokens, at least those of data.vocab",
-                  &Job::model, &M::vocabulary),
-      number<int>("model.tokens", {3, 1'000'000}, "128", "length of a text, with [CLS] and [SEP]; longer ones are cut",
-                  &Job::model, &M::tokens),
-      number<double>("model.dropout", below_one, "0.5", "alexnet and vgg16: share of values dropped; 0: none",
+      number<double>("model.dropout", {-1, 1, true}, "0.1", "share of values dropped; 0: none, -1: usual for the model",
                      &Job::model, &M::dropout),
+      number<int>("model.width", {0, 65'536}, "768", "transformers, bag_of_tokens: features of a token; 0: by the name",
+                  &Job::model, &M::width),
+      number<int>("model.layers", {0, 10'000}, "12", "transformers: blocks; 0: by the name", &Job::model, &M::layers),
+      number<int>("model.heads", {0, 10'000}, "12", "transformers: heads of an attention; 0: by the name", &Job::model,
+                  &M::heads),
+      number<int>("model.mlp", {0, 1'000'000}, "3072", "transformers: features within a block; 0: by the name",
+                  &Job::model, &M::mlp),
+      number<int>("model.patch", {1, 16'384}, "16", "vit: height and width of a patch", &Job::model, &M::patch),
+      number<int>("model.vocabulary", {1, 100'000'000}, "30522", "text: tokens, at least those of data.vocab",
+                  &Job::model, &M::vocabulary),
+      number<int>("model.tokens", {3, 1'000'000}, "128", "text: length, with [CLS] and [SEP]; longer ones are cut",
+                  &Job::model, &M::tokens),
       free_text("model.init", "weights.safetensors",
                 "safetensors file with the first parameters; empty: random from the seed", &Job::model, &M::init),
 
@@ -276,8 +283,9 @@ bool is_section(std::string_view key) {
 
 std::string advice_for_unknown_key(const std::string& key) {
   const auto [section, leaf] = split(key);
-  // Likeliest first: a key or section of the same place, both parts a little off, the right key in the wrong place.
-  std::vector<std::string> beside, both_near, elsewhere, names_beside;
+  // Likeliest first: a key that only one other place has, a key or section of the same place, both parts a little off,
+  // nearly the right key in the wrong place.
+  std::vector<std::string> same, beside, both_near, elsewhere, names_beside;
   for (const Field& field : fields()) {
     const auto [its_section, its_leaf] = split(field.key);
     if (its_section == section) names_beside.emplace_back(its_leaf);
@@ -285,7 +293,9 @@ std::string advice_for_unknown_key(const std::string& key) {
     if (section.empty() && !its_section.empty() && is_near(leaf, its_section)) beside.emplace_back(its_section);
     if (is_near(section, its_section) && is_near(leaf, its_leaf)) both_near.push_back(field.key);
     if (is_near(leaf, its_leaf)) elsewhere.push_back(field.key);
+    if (leaf == its_leaf) same.push_back(field.key);
   }
+  if (same.size() == 1) return fmt::format("did you mean \"{}\"?", same[0]);
   for (const auto& candidates : {beside, both_near}) {
     if (const std::string near = nearest(key, candidates); !near.empty())
       return fmt::format("did you mean \"{}\"?", near);

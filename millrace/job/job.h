@@ -17,15 +17,23 @@ struct Model {
   int classes = 1000;
   int image_size = 224;  // height and width of the input
   int channels = 3;
-  double dropout = 0.5;    // alexnet and vgg16; 0 turns it off
-  int width = 64;          // bag_of_tokens: of an embedding
-  int vocabulary = 30522;  // bag_of_tokens: tokens that have one
-  int tokens = 128;        // of a text, with [CLS] and [SEP]
+  double dropout = -1;  // 0 turns it off; -1: usual for the model
+  // Transformers and bag_of_tokens; 0: as the model's name says.
+  int width = 0;           // features of a token
+  int layers = 0;          // blocks
+  int heads = 0;           // of an attention
+  int mlp = 0;             // features between the two linear layers of a block
+  int patch = 16;          // vit: height and width of the squares that become tokens
+  int vocabulary = 30522;  // text: tokens that there are
+  int tokens = 128;        // text: length, with [CLS] and [SEP]
   std::string init = {};   // a safetensors file with the model's parameters; empty: random from the seed
   bool operator==(const Model&) const = default;
 };
 
-inline bool reads_tokens(const Model& model) { return model.name == "bag_of_tokens"; }
+inline bool is_bert(const Model& model) { return model.name.starts_with("bert"); }
+inline bool reads_tokens(const Model& model) { return model.name == "bag_of_tokens" || is_bert(model); }
+// Numbers of each token: its id, and for BERT its segment.
+inline int token_planes(const Model& model) { return is_bert(model) ? 2 : 1; }
 
 // How a stored picture becomes the network's input.
 enum class TransformKind {

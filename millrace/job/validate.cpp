@@ -45,13 +45,13 @@ void check_data(const Job& job, const std::string& where) {
   const std::string kind = find_field("data.kind")->write(job);
   const bool text = reads_tokens(job.model);
   if (text && !is_text(data.kind)) {
-    fail_input("{}: model.name is bag_of_tokens and data.kind {}; it reads text: write data.kind: tsv_text", where,
+    fail_input("{}: model.name is {} and data.kind {}; it reads text: write data.kind: tsv_text", where, job.model.name,
                kind);
   }
   if (data.kind == DataKind::Squad || (is_text(data.kind) && !text)) {
-    fail_input("{}: data.kind is {} and model.name {}, which does not read it; write {}", where, kind, job.model.name,
-               data.kind == DataKind::Squad ? "data.kind: tsv_text and model.name: bag_of_tokens"
-                                            : "model.name: bag_of_tokens");
+    fail_input(
+        "{}: data.kind is {} and model.name {}, which does not read it; write {}", where, kind, job.model.name,
+        data.kind == DataKind::Squad ? "data.kind: tsv_text and model.name: bert_base" : "model.name: bert_base");
   }
   if (is_text(data.kind) && data.vocab.empty()) {
     fail_input("{}: data.kind is {} without data.vocab; write e.g. data.vocab: vocab.txt", where, kind);

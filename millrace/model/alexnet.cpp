@@ -29,9 +29,9 @@ ValueId alexnet(graph::Builder& b, const job::Model& model, const AlexnetShape& 
   x = b.max_pool("features.12", x, pool);
   x = b.adaptive_avg_pool("avgpool", x, shape.pooled, shape.pooled);
   x = b.flatten("flatten", x);
-  x = b.dropout("classifier.0", x, model.dropout);
+  x = b.dropout("classifier.0", x, dropout_of(model, 0.5));
   x = b.relu("classifier.2", linear("classifier.1", x, shape.hidden));
-  x = b.dropout("classifier.3", x, model.dropout);
+  x = b.dropout("classifier.3", x, dropout_of(model, 0.5));
   x = b.relu("classifier.5", linear("classifier.4", x, shape.hidden));
   return linear("classifier.6", x, model.classes);
 }

@@ -23,6 +23,19 @@ struct ResnetShape {
 };
 graph::ValueId resnet(graph::Builder& builder, const job::Model& model, const ResnetShape& shape);
 
+struct TransformerShape {
+  int width, layers, heads, mlp;
+};
+// Vision transformer (Dosovitskiy et al. 2020) and BERT (Devlin et al. 2018) with a head for classes, layer by layer as
+// Hugging Face's ViTForImageClassification and BertForSequenceClassification name them; queries, keys and values are
+// one layer, "qkv".
+graph::ValueId vit(graph::Builder& builder, const job::Model& model, const TransformerShape& usual);
+graph::ValueId bert(graph::Builder& builder, const job::Model& model, const TransformerShape& usual);
+
+// What the model's name says, where the job does not say otherwise. Refuses heads that do not divide the width.
+TransformerShape shape_of(const job::Model& model, const TransformerShape& usual);
+double dropout_of(const job::Model& model, double usual);
+
 // A linear classifier over the mean of a text's embeddings (Joulin et al., "Bag of tricks", 2016).
 graph::ValueId bag_of_tokens(graph::Builder& builder, const job::Model& model);
 

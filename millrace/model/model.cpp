@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include "millrace/base/error.h"
@@ -42,12 +43,45 @@ const std::vector<std::pair<std::string, Family>>& families() {
        [](Builder& b, const job::Model& m) {
          return resnet(b, m, {{1, 1, 1}, 16, false, false});
        }},
+      {"vit_s_16",
+       [](Builder& b, const job::Model& m) {
+         return vit(b, m, {384, 12, 6, 1536});
+       }},
+      {"vit_b_16",
+       [](Builder& b, const job::Model& m) {
+         return vit(b, m, {768, 12, 12, 3072});
+       }},
+      {"vit_l_16",
+       [](Builder& b, const job::Model& m) {
+         return vit(b, m, {1024, 24, 16, 4096});
+       }},
+      {"bert_base",
+       [](Builder& b, const job::Model& m) {
+         return bert(b, m, {768, 12, 12, 3072});
+       }},
+      {"bert_large",
+       [](Builder& b, const job::Model& m) {
+         return bert(b, m, {1024, 24, 16, 4096});
+       }},
       {"bag_of_tokens", bag_of_tokens},
   };
   return all;
 }
 
 }  // namespace
+
+TransformerShape shape_of(const job::Model& model, const TransformerShape& usual) {
+  const auto or_usual = [](int asked, int value) { return asked > 0 ? asked : value; };
+  const TransformerShape shape{or_usual(model.width, usual.width), or_usual(model.layers, usual.layers),
+                               or_usual(model.heads, usual.heads), or_usual(model.mlp, usual.mlp)};
+  if (shape.width % shape.heads != 0) {
+    fail_input("model.heads: {} heads do not divide a width of {}; write model.heads: {}", shape.heads, shape.width,
+               std::gcd(shape.heads, shape.width));
+  }
+  return shape;
+}
+
+double dropout_of(const job::Model& model, double usual) { return model.dropout < 0 ? usual : model.dropout; }
 
 graph::Init kaiming_normal_fan_out(int out_channels, int kernel) {
   return {graph::Init::Kind::Normal, std::sqrt(2.0 / (static_cast<double>(out_channels) * kernel * kernel))};
@@ -69,9 +103,10 @@ const std::vector<std::string>& model_names() {
 graph::Graph build(const job::Model& model, int64_t batch, double label_smoothing, DType dtype) {
   for (const auto& [name, family] : families()) {
     if (name != model.name) continue;
-    graph::Builder builder = job::reads_tokens(model) ? graph::Builder::over_tokens(name, batch, model.tokens, dtype)
-                                                      : graph::Builder(name, batch, model.channels, model.image_size,
-                                                                       model.image_size, dtype);
+    graph::Builder builder =
+        job::reads_tokens(model)
+            ? graph::Builder::over_tokens(name, batch, job::token_planes(model), model.tokens, dtype)
+            : graph::Builder(name, batch, model.channels, model.image_size, model.image_size, dtype);
     const graph::ValueId logits = family(builder, model);
     builder.softmax_cross_entropy("loss", logits, label_smoothing);
     return std::move(builder).finish();

@@ -29,9 +29,9 @@ ValueId vgg16(graph::Builder& b, const job::Model& model, bool batch_norm) {
   x = b.adaptive_avg_pool("avgpool", x, 7, 7);
   x = b.flatten("flatten", x);
   x = b.relu("classifier.1", b.linear("classifier.0", x, {.out_features = 4096}, init));
-  x = b.dropout("classifier.2", x, model.dropout);
+  x = b.dropout("classifier.2", x, dropout_of(model, 0.5));
   x = b.relu("classifier.4", b.linear("classifier.3", x, {.out_features = 4096}, init));
-  x = b.dropout("classifier.5", x, model.dropout);
+  x = b.dropout("classifier.5", x, dropout_of(model, 0.5));
   return b.linear("classifier.6", x, {.out_features = model.classes}, init);
 }
 

@@ -7,8 +7,8 @@ namespace {
 data::LoaderOptions options_of(const job::Job& job, const Plan& plan, int stage) {
   data::LoaderOptions options;
   options.seed = job.seed;
-  options.features = stage == 0;
-  options.labels = stage + 1 == plan.pipeline.num_stages();
+  options.features = plan.reads_features[stage];
+  options.labels = plan.reads_labels[stage];
   options.threads = job.data.threads;
   options.ahead = job.data.ahead;
   return options;
@@ -55,7 +55,7 @@ data::LoaderOptions evaluation_options(const job::Job& job, const Plan& plan, in
 }
 
 bool needs_loader(const data::Dataset& dataset, const Plan& plan, int stage, const data::LoaderOptions& options) {
-  if (stage != 0 && stage + 1 != plan.pipeline.num_stages()) return false;
+  if (!plan.reads_features[stage] && !plan.reads_labels[stage]) return false;
   return !dataset.one_fixed_batch() || options.ranges.size() > 1;
 }
 

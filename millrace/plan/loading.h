@@ -15,7 +15,8 @@ data::LoaderOptions loader_options(const job::Job& job, const Plan& plan, int st
 // The same for a pass over `samples` in their own order, a micro-batch at a time; none to load where num_batches is 0.
 data::LoaderOptions evaluation_options(const job::Job& job, const Plan& plan, int stage, int replica, int64_t samples);
 
-// Only the first stage reads features and only the last labels. One batch that is the same for ever, and in one part,
+// Most stages read nothing of the data: the first has images, the last labels; every attention looks at the tokens. One
+// batch that is the same for ever, and in one part,
 // stays where it is read.
 bool needs_loader(const data::Dataset& dataset, const Plan& plan, int stage, const data::LoaderOptions& options);
 

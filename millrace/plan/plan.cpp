@@ -119,6 +119,14 @@ void check_ties(const graph::Graph& graph, const Plan& plan) {
   }
 }
 
+bool reads(const graph::Graph& graph, const graph::StageSlice& slice, graph::ValueId value) {
+  for (graph::OpId op = slice.begin(); op < slice.end(graph); ++op) {
+    const std::vector<graph::ValueId>& inputs = graph.ops[op].inputs;
+    if (std::find(inputs.begin(), inputs.end(), value) != inputs.end()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool needs_op_seconds(const job::Parallel& parallel) {
@@ -139,6 +147,11 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
   plan.devices.assign(devices.begin(), devices.end());
   plan.first = cut(parallel, graph, placement, op_seconds);
   plan.edges = graph::stage_edges(graph, plan.first);
+  for (size_t s = 0; s < plan.first.size(); ++s) {
+    const graph::StageSlice slice = plan.slice(static_cast<int>(s));
+    plan.reads_features.push_back(reads(graph, slice, graph.features));
+    plan.reads_labels.push_back(reads(graph, slice, graph.labels));
+  }
 
   Pipeline& pipeline = plan.pipeline;
   pipeline.mode = parallel.mode;

@@ -14,9 +14,10 @@ namespace millrace::plan {
 
 struct Plan {
   schedule::Pipeline pipeline;
-  std::vector<graph::OpId> first;       // operator that each stage begins with
-  std::vector<graph::StageEdge> edges;  // values on each edge of the pipeline, in the same order
-  std::vector<job::DeviceId> devices;   // of each worker
+  std::vector<graph::OpId> first;                  // operator that each stage begins with
+  std::vector<graph::StageEdge> edges;             // values on each edge of the pipeline, in the same order
+  std::vector<job::DeviceId> devices;              // of each worker
+  std::vector<bool> reads_features, reads_labels;  // of each stage: what comes from the data
 
   graph::StageSlice slice(int stage) const { return {first, stage}; }
   // Rows a replica computes of a micro-batch.

@@ -120,7 +120,7 @@ TEST_F(DataCommands, WhatCannotWorkIsRefusedInOneLine) {
                             {{"train", "job.yaml", "--set", "data.kind=ofrecord"}, "part-"},
                             {{"train", "job.yaml", "--set", "data.kind=cifar10"}, "set"},
                             {{"train", "job.yaml", "--set", "data.train="}, "data.train"},
-                            {{"train", "job.yaml", "--set", "data.kind=tsv_text"}, "bag_of_tokens"},
+                            {{"train", "job.yaml", "--set", "data.kind=tsv_text"}, "bert_base"},
                             {{"train", "job.yaml", "--set", "data.mean=[1,2]"}, "data.mean"},
                             {{"train", "job.yaml", "--set", "model.classes=2"}, "model.classes: 3"},
                             {{"convert", "nowhere", "out", "--to", "ofrecord"}, "nowhere"},

@@ -191,7 +191,7 @@ TEST(Reader, UnknownChoicesAreRefusedWithTheList) {
   EXPECT_THAT(parsing("model: {name: resnet51}\n"),
               refuses("job.yaml:2: model.name: \"resnet51\" is not one of alexnet, alexnet_small, vgg16, vgg16_bn, "
                       "resnet18, resnet34, "
-                      "resnet50, resnet_small, bag_of_tokens; did you mean resnet50?"));
+                      "resnet50, resnet_small, vit_s_16, vit_b_16, vit_l_16, bert_base, bert_large, bag_of_tokens; did you mean resnet50?"));
 }
 
 TEST(Reader, WhatIsNotBuiltYetIsSaidToBeSo) {

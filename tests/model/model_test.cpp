@@ -38,10 +38,38 @@ TEST(Model, ParameterCountsAreTorchvisions) {
   for (const auto& [name, count] : counts) EXPECT_EQ(build_224(name).trainable_elements(), count) << name;
 }
 
+// Those of Hugging Face's ViTForImageClassification and BertForSequenceClassification.
+TEST(Model, ParameterCountsOfTransformersAreHuggingFaces) {
+  EXPECT_EQ(build_224("vit_s_16").trainable_elements(), 22'050'664);
+  EXPECT_EQ(build_224("vit_b_16").trainable_elements(), 86'567'656);
+  EXPECT_EQ(build_224("vit_l_16").trainable_elements(), 304'326'632);
+  const auto bert = [](const std::string& name) { return build({.name = name, .classes = 2}, 1, 0.0); };
+  EXPECT_EQ(bert("bert_base").trainable_elements(), 109'483'778);
+  EXPECT_EQ(bert("bert_large").trainable_elements(), 335'143'938);
+}
+
+TEST(Model, TransformersHaveTheShapeThatIsAskedFor) {
+  const graph::Graph small = build(
+      {.name = "vit_b_16", .classes = 5, .image_size = 12, .width = 24, .layers = 2, .heads = 3, .mlp = 40, .patch = 4},
+      2, 0.0);
+  std::map<std::string, Shape> shapes;
+  for (const graph::Param& param : small.params) shapes[param.name] = param.shape;
+  EXPECT_EQ(shapes.at("vit.embeddings.position_embeddings"), (Shape{10, 24}));
+  EXPECT_EQ(shapes.at("vit.embeddings.cls_token"), (Shape{24}));
+  EXPECT_EQ(shapes.at("vit.encoder.layer.1.attention.attention.qkv.weight"), (Shape{72, 24}));
+  EXPECT_EQ(shapes.at("vit.encoder.layer.1.intermediate.dense.weight"), (Shape{40, 24}));
+  EXPECT_FALSE(shapes.contains("vit.encoder.layer.2.layernorm_before.weight"));
+  EXPECT_THAT([] { build({.name = "vit_b_16", .heads = 5}, 1, 0.0); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("model.heads: 5 heads do not divide a width of 768")));
+  EXPECT_THAT([] { build({.name = "vit_b_16", .image_size = 100}, 1, 0.0); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("multiple of the patch")));
+}
+
 TEST(Model, ForwardFlopsAreThePapers) {
   EXPECT_NEAR(total_flops(build_224("resnet50")), 8.2e9, 0.05e9);
   EXPECT_NEAR(total_flops(build_224("vgg16")), 30.9e9, 0.2e9);
   EXPECT_NEAR(total_flops(build_224("alexnet")), 1.43e9, 0.02e9);
+  EXPECT_NEAR(total_flops(build_224("vit_b_16")), 35.1e9, 0.2e9);
   EXPECT_EQ(total_flops(build_224("resnet50", 4)), 4 * total_flops(build_224("resnet50")));
 }
 
@@ -103,7 +131,9 @@ TEST(Model, LogitsHaveTheClassesAsked) {
   for (const std::string& name : model_names()) {
     const graph::Graph graph = build({.name = name, .classes = 17, .image_size = 64, .channels = 1}, 3, 0.1);
     EXPECT_EQ(graph.values[graph.logits].shape, (Shape{3, 17})) << name;
-    const Shape features = name == "bag_of_tokens" ? Shape{3, 128} : Shape{3, 1, 64, 64};
+    const Shape features = name.starts_with("bert")  ? Shape{3, 2, 128}
+                           : name == "bag_of_tokens" ? Shape{3, 128}
+                                                     : Shape{3, 1, 64, 64};
     EXPECT_EQ(graph.values[graph.features].shape, features) << name;
     EXPECT_EQ(std::get<graph::LossAttrs>(graph.ops.back().attrs).label_smoothing, 0.1) << name;
   }

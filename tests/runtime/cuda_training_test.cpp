@@ -53,6 +53,39 @@ TEST_F(CudaTraining, FollowsTheReference) {
   }
 }
 
+TEST_F(CudaTraining, AVisionTransformerFollowsTheReference) {
+  job::Job job = cuda_job();
+  job.model = {.name = "vit_b_16",
+               .classes = 10,
+               .image_size = 32,
+               .dropout = 0.1,
+               .width = 64,
+               .layers = 2,
+               .heads = 4,
+               .mlp = 96,
+               .patch = 8};
+  job.optimizer.lr = 0.01;
+  std::map<Precision, RunResult> runs;
+  for (const Precision precision : {Precision::Fp32, Precision::Fp16, Precision::Bf16}) {
+    job.precision = precision;
+    runs[precision] = run(job);
+    EXPECT_TRUE(runs[precision].state == run(job).state) << static_cast<int>(precision);
+    if (precision == Precision::Fp32) {
+      const job::Job two = on_two(job, Mode::OneFOneB, 2);
+      EXPECT_TRUE(run(two).state == run(on_one(two)).state);
+    }
+  }
+  job.device = job::Device::Reference;
+  job.precision = Precision::Fp32;
+  const RunResult reference = run(job);
+  for (const auto& [precision, gpu] : runs) {
+    const double tolerance = precision == Precision::Fp32 ? 1e-4 : 2e-2;
+    for (size_t i = 0; i < gpu.losses.size(); ++i) {
+      EXPECT_NEAR(gpu.losses[i], reference.losses[i], tolerance * reference.losses[i]) << static_cast<int>(precision);
+    }
+  }
+}
+
 TEST_F(CudaTraining, TwoHundredStepsFollowTheLossCurve) {
   job::Job job = cuda_job();
   job.model = {.name = "resnet_small", .classes = 10, .image_size = 12};

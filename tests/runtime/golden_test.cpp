@@ -1,5 +1,6 @@
 // Whole models against PyTorch: tests/parity/golden/ holds what it computed in double from numbers that the rule below
-// makes again, so nothing of PyTorch is needed here. tests/parity/torch_parity.py wrote the files.
+// makes again, so nothing of PyTorch is needed here. tests/parity/torch_parity.py and torch_transformers.py wrote the
+// files.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -57,8 +58,17 @@ class Golden : public testing::TestWithParam<Case> {
     const auto file =
         std::filesystem::path(MILLRACE_SOURCE_DIR) / "tests/parity/golden" / (std::string(GetParam().model) + ".json");
     golden_ = nlohmann::json::parse(std::ifstream(file));
-    model_ = {
-        .name = GetParam().model, .classes = golden_.at("classes"), .image_size = golden_.at("image"), .dropout = 0};
+    model_ = {.name = GetParam().model,
+              .classes = golden_.at("classes"),
+              .image_size = golden_.value("image", 224),
+              .dropout = 0,
+              .width = golden_.value("width", 0),
+              .layers = golden_.value("layers", 0),
+              .heads = golden_.value("heads_of_attention", 0),
+              .mlp = golden_.value("mlp", 0),
+              .patch = golden_.value("patch", 16),
+              .vocabulary = golden_.value("vocabulary", 30522),
+              .tokens = golden_.value("tokens", 128)};
     backend_ = make("cpu", {.momentum = golden_.at("momentum")}, GetParam().convolution);
     if (!backend_) GTEST_SKIP() << "cpu is not built in";
   }
@@ -78,10 +88,27 @@ class Golden : public testing::TestWithParam<Case> {
       expect_head(param.name, state.params[param.name].data);
     }
     session.load(state);
-    const auto images = filled("__images__", graph.values[graph.features].shape.elements(), {0, 1});
-    expect_head("__images__", images);
-    std::copy(images.begin(), images.end(), static_cast<float*>(session.features()));
+    const Shape& features = graph.values[graph.features].shape;
+    if (job::reads_tokens(model_)) {
+      ++heads_;  // there are no images
+      fill_tokens(features, static_cast<int32_t*>(session.features()));
+    } else {
+      const auto images = filled("__images__", features.elements(), {0, 1});
+      expect_head("__images__", images);
+      std::copy(images.begin(), images.end(), static_cast<float*>(session.features()));
+    }
     for (int64_t i = 0; i < graph.batch(); ++i) session.labels()[i] = static_cast<int32_t>(i % model_.classes);
+  }
+
+  // As tokens_of() in tests/parity/torch_transformers.py: ids, then segments.
+  void fill_tokens(const Shape& shape, int32_t* to) const {
+    const int64_t length = shape[2];
+    for (int64_t n = 0; n < shape[0]; ++n, to += 2 * length) {
+      for (int64_t i = 0; i < length; ++i) {
+        to[i] = i < length - n ? static_cast<int32_t>(1 + (7 * n + 3 * i * i + i) % (model_.vocabulary - 1)) : -1;
+        to[length + i] = i >= 5 ? 1 : 0;
+      }
+    }
   }
 
   // By norm and by the projection on a random direction. Gradients are the velocity after a first step.
@@ -132,7 +159,8 @@ INSTANTIATE_TEST_SUITE_P(, Golden,
                          testing::Values(Case{"alexnet", Convolution::Direct}, Case{"vgg16", Convolution::Direct},
                                          Case{"vgg16_bn", Convolution::Direct}, Case{"resnet18", Convolution::Direct},
                                          Case{"resnet50", Convolution::Direct}, Case{"resnet18", Convolution::Winograd},
-                                         Case{"resnet50", Convolution::Winograd}),
+                                         Case{"resnet50", Convolution::Winograd}, Case{"vit_b_16", Convolution::Direct},
+                                         Case{"bert_base", Convolution::Direct}),
                          [](const auto& test) {
                            const bool winograd = test.param.convolution == Convolution::Winograd;
                            return std::string(test.param.model) + (winograd ? "_winograd" : "");

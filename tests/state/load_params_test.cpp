@@ -9,10 +9,10 @@ namespace {
 
 using testing::ThrowsMessage;
 
-graph::Graph tiny_graph() {
+graph::Graph graph_of(const std::vector<std::pair<std::string, Shape>>& params) {
   graph::Graph graph;
   graph.name = "tiny";
-  for (const auto& [name, shape] : {std::pair<std::string, Shape>("fc.weight", {2, 3}), {"fc.bias", {2}}}) {
+  for (const auto& [name, shape] : params) {
     graph::Param param;
     param.name = name;
     param.shape = shape;
@@ -20,6 +20,8 @@ graph::Graph tiny_graph() {
   }
   return graph;
 }
+
+graph::Graph tiny_graph() { return graph_of({{"fc.weight", {2, 3}}, {"fc.bias", {2}}}); }
 
 const Tensor kWeight{{2, 3}, {1, 2, 3, 4, 5, 6}};
 const Tensor kBias{{2}, {7, 8}};
@@ -40,6 +42,29 @@ TEST_F(LoadParams, PutsEveryTensorInItsPlace) {
   const State state = load({{"fc.weight", kWeight}, {"fc.bias", kBias}});
   EXPECT_EQ(state.params, (std::map<std::string, Tensor>{{"fc.weight", kWeight}, {"fc.bias", kBias}}));
   EXPECT_EQ(state.step, 5);
+}
+
+TEST_F(LoadParams, QueriesKeysAndValuesOfAFileAreOneLayer) {
+  const graph::Graph graph = graph_of({{"a.qkv.weight", {6, 1}}, {"a.qkv.bias", {6}}});
+  write_safetensors(path("w"), {{"a.query.weight", {{2, 1}, {1, 2}}},
+                                {"a.key.weight", {{2, 1}, {3, 4}}},
+                                {"a.value.weight", {{2, 1}, {5, 6}}},
+                                {"a.query.bias", {{2}, {7, 8}}},
+                                {"a.key.bias", {{2}, {9, 10}}},
+                                {"a.value.bias", {{2}, {11, 12}}}});
+  State state = initial_state(graph, 0);
+  load_params(path("w"), graph, state);
+  EXPECT_EQ(state.params.at("a.qkv.weight"), (Tensor{{6, 1}, {1, 2, 3, 4, 5, 6}}));
+  EXPECT_EQ(state.params.at("a.qkv.bias"), (Tensor{{6}, {7, 8, 9, 10, 11, 12}}));
+}
+
+TEST_F(LoadParams, AxesForABatchOfOneAreLeftOut) {
+  const graph::Graph graph = graph_of({{"cls", {3}}, {"places", {2, 2}}});
+  write_safetensors(path("w"), {{"cls", {{1, 1, 3}, {1, 2, 3}}}, {"places", {{1, 2, 2}, {1, 2, 3, 4}}}});
+  State state = initial_state(graph, 0);
+  load_params(path("w"), graph, state);
+  EXPECT_EQ(state.params.at("cls"), (Tensor{{3}, {1, 2, 3}}));
+  EXPECT_EQ(state.params.at("places"), (Tensor{{2, 2}, {1, 2, 3, 4}}));
 }
 
 TEST_F(LoadParams, CountersOfTorchAreNoSurprise) {
