@@ -1,15 +1,9 @@
 // x times the share of a normal distribution below x, by the error function or by a hyperbolic tangent that comes near
 // it.
-#include "millrace/backend/cuda/kernels.h"
-#include "millrace/backend/cuda/vector.cuh"
+#include "millrace/backend/cuda/activation.cuh"
 
 namespace millrace::backend::cuda {
 namespace {
-
-using graph::Pass;
-
-constexpr int kThreads = 256;
-constexpr int kBlocks = 32;  // per multiprocessor, at most
 
 // Either form gives the share of what lies below x, and the derivative of x times it. NaN stays.
 struct ByErf {
@@ -34,65 +28,17 @@ struct ByTanh {
   }
 };
 
-// Each vector is read before it is written, by one thread: y may lie over x, and dx over dy or x.
-template <typename Form, typename T>
-__global__ void gelu_forward(int64_t vectors, const T* x, T* y) {
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += int64_t{gridDim.x} * kThreads) {
-    Floats<T> floats = load(x + i * Vector<T>::kSize);
-#pragma unroll
-    for (float& value : floats.at) value *= Form::share(value);
-    store(y + i * Vector<T>::kSize, floats);
-  }
-}
-
-template <typename Form, typename T>
-__global__ void gelu_input_grad(int64_t vectors, const T* dy, const T* x, T* dx) {
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += int64_t{gridDim.x} * kThreads) {
-    Floats<T> gradient = load(dy + i * Vector<T>::kSize);
-    const Floats<T> value = load(x + i * Vector<T>::kSize);
-#pragma unroll
-    for (int e = 0; e < Vector<T>::kSize; ++e) gradient.at[e] *= Form::slope(value.at[e]);
-    store(dx + i * Vector<T>::kSize, gradient);
-  }
-}
-
-template <typename Form, typename T>
-Task gelu_task(const Device& device, Pass pass, int64_t elements, const Bindings& at) {
-  const int64_t vectors = (elements + Vector<T>::kSize - 1) / Vector<T>::kSize;
-  const int blocks = grid_for(device, vectors, kThreads, kBlocks);
-  if (pass == Pass::InputGrad) {
-    const T *dy = at.read<T>(0), *x = at.read<T>(1);
-    T* dx = at.write<T>(0);
-    return [=](const StepContext&) {
-      gelu_input_grad<Form><<<blocks, kThreads, 0, device.stream>>>(vectors, dy, x, dx);
-      MILLRACE_LAUNCHED("gelu_input_grad");
-    };
-  }
-  const T* x = at.read<T>(0);
-  T* y = at.write<T>(0);
-  return [=](const StepContext&) {
-    gelu_forward<Form><<<blocks, kThreads, 0, device.stream>>>(vectors, x, y);
-    MILLRACE_LAUNCHED("gelu_forward");
-  };
-}
+template <typename Form>
+struct Gelu {
+  __device__ static float value(float x) { return x * Form::share(x); }
+  __device__ static float times_slope(float dy, float x) { return dy * Form::slope(x); }
+};
 
 }  // namespace
 
 Kernel prepare_gelu(const Device& device, const NodeView& view) {
-  const Pass pass = view.node.pass;
-  if (pass != Pass::Forward && pass != Pass::Evaluate && pass != Pass::InputGrad) refuse_pass(view);
-  const DType dtype = dtype_of_read(view, 0);
-  const int64_t elements = stored_elements(view.program.buffers[view.node.reads[0]]);
-  const bool by_tanh = view.attrs<graph::GeluAttrs>().tanh;
-  Kernel kernel;
-  kernel.algorithm = "vectors";
-  kernel.bind = [=](const Bindings& at) {
-    return with_type(dtype, [&]<typename T>() {
-      return by_tanh ? gelu_task<ByTanh, T>(device, pass, elements, at)
-                     : gelu_task<ByErf, T>(device, pass, elements, at);
-    });
-  };
-  return kernel;
+  return view.attrs<graph::GeluAttrs>().tanh ? prepare_activation<Gelu<ByTanh>>(device, view)
+                                             : prepare_activation<Gelu<ByErf>>(device, view);
 }
 
 }  // namespace millrace::backend::cuda
