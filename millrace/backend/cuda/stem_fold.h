@@ -3,7 +3,8 @@
 // dw); the convolution becomes one over those channels with fewer places.
 //
 //   stride s > 1   B = D = s              s x s pixels become channels, each once: a 7x7 convolution of stride 2 over
-//                                         3 channels is a 4x4 one of stride 1 over 12
+//                                         3 channels is a 4x4 one of stride 1 over 12, and patches of 16x16 that do
+//                                         not overlap become a product over 768
 //   stride 1       B = 1, D = k           every place of a small window: a 3x3 convolution is a 1x1 one over 27
 //
 // P is the padding, rounded up to whole steps: what is stored has it, so that the folded convolution needs none.
@@ -71,7 +72,8 @@ inline std::optional<Fold> stem_fold(const graph::Graph& graph) {
   fold.kernel = v.kernel_h, fold.pad = v.pad_h;
   if (v.stride_h > 1) {
     const int s = v.stride_h;
-    if (x[1] * s * s > 64 || v.kernel_h < s) return std::nullopt;
+    const bool patches = v.kernel_h == s && v.pad_h == 0 && x[1] < 8;
+    if ((x[1] * s * s > 64 && !patches) || v.kernel_h < s) return std::nullopt;
     fold.step = fold.depth = s;
     fold.origin = (v.pad_h + s - 1) / s * s;
     fold.taps = (v.kernel_h - 1 - v.pad_h + fold.origin) / s + 1;

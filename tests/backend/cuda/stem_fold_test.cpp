@@ -86,7 +86,8 @@ TEST(StemFold, TheFoldedConvolutionIsTheConvolution) {
       {{2, 3, 23, 25}, Window::square(7, 2, 3)},  {{2, 3, 32, 30}, Window::square(7, 2, 3)},
       {{1, 3, 63, 64}, Window::square(11, 4, 2)}, {{2, 3, 9, 7}, Window::square(3, 1, 1)},
       {{1, 1, 12, 13}, Window::square(5, 1, 2)},  {{1, 3, 10, 11}, Window::square(2, 2)},
-      {{1, 4, 17, 17}, Window::square(3, 2, 1)},  {{1, 3, 20, 20}, Window::square(5, 3)}};
+      {{1, 4, 17, 17}, Window::square(3, 2, 1)},  {{1, 3, 20, 20}, Window::square(5, 3)},
+      {{2, 3, 32, 48}, Window::square(16, 16)},   {{1, 1, 17, 18}, Window::square(8, 8)}};
   for (const auto& [x, window] : stems) {
     for (const DType dtype : {DType::F16, DType::F32}) {
       SCOPED_TRACE(x.str() + " kernel " + std::to_string(window.kernel_h));
@@ -123,6 +124,8 @@ TEST(StemFold, EveryWeightHasOnePlaceOrNone) {
 TEST(StemFold, WhatWouldNotGainIsLeftAsItIs) {
   EXPECT_FALSE(stem_fold(stem({1, 3, 16, 16}, Window::square(5, 1, 2), DType::F16)));   // 75 channels
   EXPECT_FALSE(stem_fold(stem({1, 64, 16, 16}, Window::square(3, 2, 1), DType::F16)));  // has channels enough
+  EXPECT_FALSE(stem_fold(stem({1, 64, 16, 16}, Window::square(8, 8), DType::F16)));
+  EXPECT_FALSE(stem_fold(stem({1, 3, 32, 32}, Window::square(9, 8), DType::F16)));  // patches that overlap
   EXPECT_FALSE(stem_fold(stem({1, 3, 16, 16}, Window::square(3, 1, 1, 2), DType::F16)));
 }
 
