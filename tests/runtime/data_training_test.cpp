@@ -73,7 +73,9 @@ class DataTraining : public state::TemporaryFolder {
   static double accuracy(const job::Job& job) {
     const RunResult done = run(job);
     EXPECT_TRUE(done.result.evaluation);
-    return done.result.evaluation->top1 / done.result.evaluation->rows;
+    const double accuracy = done.result.evaluation->top1 / done.result.evaluation->rows;
+    RecordProperty("accuracy", std::to_string(accuracy));
+    return accuracy;
   }
 };
 
