@@ -59,9 +59,6 @@ class ImageDataset::ImageReader final : public Reader {
   bool read(int64_t sample, int64_t epoch, float* image, bool counts) {
     try {
       data_.source_->read(sample, stored_);
-      if (stored_.label < 0 || stored_.label >= data_.format_.classes) {
-        fail_sample("label {}, the model has classes 0 to {}", stored_.label, data_.format_.classes - 1);
-      }
       if (image) {
         data_.transform_.apply(stored_, epoch, sample, scratch_, image);
       } else if (data_.skip_) {
@@ -100,10 +97,8 @@ job::Transform resolved_transform(const job::Job& job, Split split) {
                                              : job::TransformKind::Resize;
   } else {
     transform.kind = split == Split::Train ? job::TransformKind::RandomResizedCrop : job::TransformKind::CenterCrop;
-    // The middle of ImageNet's usual 224 of 256, at any other size.
-    if (split == Split::Test && transform.short_side == 256) {
-      transform.short_side = std::max(job.model.image_size, (job.model.image_size * 8 + 6) / 7);
-    }
+    // The middle of ImageNet's usual 224 of 256, at any size.
+    transform.short_side = (job.model.image_size * 8 + 6) / 7;
   }
   return transform;
 }
@@ -124,8 +119,8 @@ std::unique_ptr<Dataset> open_image_dataset(const job::Job& job, Split split) {
   const bool train = split == Split::Train;
   const ImageFormat format{job.model.channels, job.model.image_size, job.model.classes};
   auto skip = job.data.on_error == job::OnError::Skip ? std::make_unique<SkipLog>() : nullptr;
-  // Labels are checked as samples are read, with one message for all kinds of files.
-  auto source = open_images(kind_of(job.data.kind), train ? job.data.train : job.data.test, train, 0, skip.get());
+  auto source =
+      open_images(kind_of(job.data.kind), train ? job.data.train : job.data.test, train, format.classes, skip.get());
   if (source->classes() > job.model.classes) {
     fail_input("{} has {} classes and model.classes is {}; write model.classes: {}",
                train ? job.data.train : job.data.test, source->classes(), job.model.classes, source->classes());

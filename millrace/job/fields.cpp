@@ -41,8 +41,9 @@ void add_transform(std::vector<Field>& fields, const std::string& key, Transform
   add(number<int>(key + ".attempts", {1, 1000}, "10", "random_resized_crop: tries before the largest middle part",
                   &Job::data, which, &T::attempts));
   add(number<int>(key + ".pad", {0, 16'384}, "4", "pad_crop: pixels on each side", &Job::data, which, &T::pad));
-  add(number<int>(key + ".short_side", {1, 16'384}, "256", "center_crop: of the picture before the middle is cut out",
-                  &Job::data, which, &T::short_side));
+  add(number<int>(key + ".short_side", {1, 16'384}, "256",
+                  "center_crop: of the picture before the middle is cut out; auto: 8/7 of the input", &Job::data, which,
+                  &T::short_side));
   add(number<double>(key + ".mirror", share, "0.5", "how often left and right are exchanged", &Job::data, which,
                      &T::mirror));
 }
@@ -137,10 +138,6 @@ std::vector<Field> make_fields() {
                 &D::vocab),
       flag("data.lower_case", "text: lower case, without accents, as uncased models want it", &Job::data,
            &D::lower_case),
-      number<int>("data.doc_stride", {1, 1'000'000}, "128", "squad: tokens that neighbouring windows share", &Job::data,
-                  &D::doc_stride),
-      number<int>("data.max_question", {1, 1'000'000}, "64", "squad: tokens of a question", &Job::data,
-                  &D::max_question),
       number<double>("data.noise", positive_or_zero, "0.5", "generated: standard deviation of the noise of a pixel",
                      &Job::data, &D::noise),
 

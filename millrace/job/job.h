@@ -80,8 +80,6 @@ struct Data {
 
   std::string vocab = {};  // text: a vocab.txt
   bool lower_case = true;  // text: and accents stripped
-  int doc_stride = 128;    // squad: tokens that neighbouring windows share
-  int max_question = 64;   // squad: tokens of a question
 
   bool has_test() const {
     return is_from_files(kind) ? !test.empty() : kind == DataKind::Generated && test_samples > 0;

@@ -78,7 +78,7 @@ TEST_F(ImageSets, BadSamplesStopWithFileRecordAndReason) {
   const std::string cut = jpeg(3).substr(0, 500);
   faults.push_back({{1, cut}, {"part-1: record 1"}});
   faults.push_back({{1, "GIF89a" + cut}, {"part-1: record 1"}});
-  faults.push_back({{5, jpeg(3)}, {"part-1: record 1", "label 5", "classes 0 to 4"}});
+  faults.push_back({{5, jpeg(3)}, {"part-1: record 1", "label 5", "classes 0-4"}});
   faults.push_back({{1, jpeg(3, 1)}, {"part-1: record 1", "grayscale", "data.color: convert"}});
   for (const auto& [picture, says] : faults) {
     std::vector<Picture> pictures = good_pictures(6);

@@ -40,6 +40,20 @@ TEST_F(Text, SentencesBecomeTokensOfOneLength) {
   EXPECT_THAT(tokens(*dataset, 1), ElementsAre(2, 5, 6, 5, 7, 3, 0)) << "cut before [SEP]";
 }
 
+TEST_F(Text, CaseIsKeptWhereItIsAskedFor) {
+  job::Job job = text_job("Good film\t1\n");
+  job.data.lower_case = false;
+  const auto dataset = make_dataset(job, Split::Train);
+  EXPECT_EQ(tokens(*dataset, 0)[1], 1) << "the vocabulary has good, not Good";
+}
+
+TEST_F(Text, SegmentsFollowTheTokensForBert) {
+  job::Job job = text_job("good film\t1\n");
+  job.model.name = "bert_base";
+  const auto dataset = make_dataset(job, Split::Train);
+  EXPECT_THAT(tokens(*dataset, 0), ElementsAre(2, 4, 7, 3, kNoToken, kNoToken, 0, 0, 0, 0, 0, 0, 1));
+}
+
 TEST_F(Text, LabelsBeyondTheModelsClassesAreRefusedOrSkipped) {
   job::Job job = text_job("good\t1\nbad\t2\nfilm\t0\n");
   EXPECT_THAT([&] { make_dataset(job, Split::Train); },

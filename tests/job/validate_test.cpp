@@ -99,6 +99,50 @@ TEST(Validate, GeneratedDataHasSamples) {
                       "write e.g. data.train_samples: 5000"));
 }
 
+TEST(Validate, FilesAreNamedAndFitTheModel) {
+  const auto from_files = [](const std::function<void(Job&)>& change) {
+    return changed([=](Job& job) {
+      job.data.kind = DataKind::OfRecord;
+      job.data.train = "set";
+      change(job);
+    });
+  };
+  EXPECT_NO_THROW(from_files([](Job&) {})());
+  EXPECT_THAT(from_files([](Job& job) { job.data.train = ""; }),
+              refuses("job.yaml: data.kind is ofrecord without data.train; write e.g. data.train: path/to/train"));
+  EXPECT_THAT(from_files([](Job& job) { job.model.channels = 2; }),
+              refuses("job.yaml: model.channels is 2 and data.kind ofrecord; pictures have 3 channels, or 1"));
+  EXPECT_THAT(from_files([](Job& job) {
+                job.data.std = {1, 2};
+              }),
+              refuses("job.yaml: data.std has 2 numbers and model.channels is 3; write one for each channel"));
+  EXPECT_THAT(from_files([](Job& job) {
+                job.data.train_transform.min_area = 1;
+                job.data.train_transform.max_area = 0.5;
+              }),
+              refuses("job.yaml: data.train_transform.min_area is 1 and max_area 0.5; write e.g. 0.08 and 1"));
+  EXPECT_THAT(from_files([](Job& job) { job.data.test_transform.min_aspect = 2; }),
+              refuses(HasSubstr("data.test_transform.min_aspect is 2 and max_aspect 1.333")));
+  EXPECT_THAT(from_files([](Job& job) { job.data.ahead = 0; }), refuses(HasSubstr("data.ahead is 0")));
+}
+
+TEST(Validate, TextGoesWithModelsThatReadIt) {
+  const auto text = [](const std::string& model, DataKind kind, const std::string& vocab) {
+    return changed([=](Job& job) {
+      job.model.name = model;
+      job.data.kind = kind;
+      job.data.train = "train.tsv";
+      job.data.vocab = vocab;
+    });
+  };
+  EXPECT_NO_THROW(text("bert_base", DataKind::TsvText, "vocab.txt")());
+  EXPECT_THAT(text("bert_base", DataKind::TsvText, ""),
+              refuses("job.yaml: data.kind is tsv_text without data.vocab; write e.g. data.vocab: vocab.txt"));
+  EXPECT_THAT(text("bert_base", DataKind::Cifar10, "vocab.txt"), refuses(HasSubstr("write data.kind: tsv_text")));
+  EXPECT_THAT(text("resnet18", DataKind::TsvText, "vocab.txt"), refuses(HasSubstr("write model.name: bert_base")));
+  EXPECT_THAT(text("bert_base", DataKind::Squad, "vocab.txt"), refuses(HasSubstr("which does not read it")));
+}
+
 TEST(Validate, ARunHasAnEnd) {
   EXPECT_THAT(changed([](Job& job) {
                 job.steps = 0;

@@ -55,15 +55,7 @@ TEST_F(CudaTraining, FollowsTheReference) {
 
 TEST_F(CudaTraining, AVisionTransformerFollowsTheReference) {
   job::Job job = cuda_job();
-  job.model = {.name = "vit_b_16",
-               .classes = 10,
-               .image_size = 32,
-               .dropout = 0.1,
-               .width = 64,
-               .layers = 2,
-               .heads = 4,
-               .mlp = 96,
-               .patch = 8};
+  job.model = small_vit(32, 64, 4);
   job.optimizer.lr = 0.01;
   std::map<Precision, RunResult> runs;
   for (const Precision precision : {Precision::Fp32, Precision::Fp16, Precision::Bf16}) {

@@ -31,6 +31,18 @@ inline job::Job small_job() {
   return job;
 }
 
+inline job::Model small_vit(int image_size, int width, int heads) {
+  return {.name = "vit_b_16",
+          .classes = 10,
+          .image_size = image_size,
+          .dropout = 0.1,
+          .width = width,
+          .layers = 2,
+          .heads = heads,
+          .mlp = width * 3 / 2,
+          .patch = 8};
+}
+
 inline std::string straight(int stages) {
   std::string placement;
   for (int s = 0; s < stages; ++s) placement += fmt::format("{}0:{}", s > 0 ? "." : "", s);

@@ -12,15 +12,7 @@ namespace {
 
 job::Job vit_job() {
   job::Job job = small_job();
-  job.model = {.name = "vit_b_16",
-               .classes = 10,
-               .image_size = 16,
-               .dropout = 0.1,
-               .width = 12,
-               .layers = 2,
-               .heads = 3,
-               .mlp = 20,
-               .patch = 8};
+  job.model = small_vit(16, 12, 3);
   job.optimizer.lr = 0.02;
   return job;
 }

@@ -324,7 +324,7 @@ Kernel prepare_input_grad(const Plan& plan, bool masked) {
 
 }  // namespace
 
-Kernel prepare_attention(std::shared_ptr<OneDnn>, const NodeView& view) {
+Kernel prepare_attention(const NodeView& view) {
   const auto& attrs = view.attrs<graph::AttentionAttrs>();
   const bool forward = view.node.pass != Pass::InputGrad;
   const Shape& qkv = view.read(forward ? 0 : 1);

@@ -61,7 +61,7 @@ class CpuBackend : public Backend {
       case OpKind::LayerNorm: return cpu::prepare_layer_norm(view);
       case OpKind::Gelu: return cpu::prepare_gelu(view);
       case OpKind::Tanh: return cpu::prepare_tanh(view);
-      case OpKind::Attention: return cpu::prepare_attention(dnn_, view);
+      case OpKind::Attention: return cpu::prepare_attention(view);
       case OpKind::Flatten: return prepare_flatten(dnn_, view, layouts(view));
       case OpKind::BatchNorm: return cpu::prepare_batch_norm(view);
       case OpKind::MaxPool:

@@ -39,7 +39,7 @@ Kernel prepare_select_token(const NodeView& view);
 Kernel prepare_layer_norm(const NodeView& view);
 Kernel prepare_gelu(const NodeView& view);
 Kernel prepare_tanh(const NodeView& view);
-Kernel prepare_attention(std::shared_ptr<OneDnn> dnn, const NodeView& view);
+Kernel prepare_attention(const NodeView& view);
 Kernel prepare_relu(const NodeView& view, int64_t floats);
 Kernel prepare_add(const NodeView& view, int64_t floats);  // Add and Accumulate
 Kernel prepare_sgd(const NodeView& view, int64_t floats, const SgdOptions& sgd);
