@@ -3,6 +3,7 @@
 #pragma once
 
 #include "millrace/backend/cuda/attention_problem.cuh"
+#include "millrace/backend/cuda/philox.cuh"
 #include "millrace/backend/cuda/vector.cuh"
 
 namespace millrace::backend::cuda::plain_attention {
@@ -88,6 +89,39 @@ __device__ inline void store_rows(const AttentionProblem& p, int first, const fl
   }
 }
 
+// Which weights of queries [first_query, + kQueries) and keys [first_key, + kKeys) dropout keeps. A thread draws whole
+// Philox blocks of four; a row of weights may begin in the middle of one.
+template <int kQueries, int kKeys, int kStride>
+__device__ inline void draw_kept(const AttentionProblem& p, const StepContext& context, int n, int h, int first_query,
+                                 int first_key, uint8_t (&kept)[kQueries][kStride]) {
+  static_assert(kStride >= kKeys);
+  constexpr int kBlocks = kKeys / 4 + 1;
+  const uint64_t key = mix(mix(context.seed, p.dropout.purpose), static_cast<uint64_t>(context.step));
+  const uint64_t sample = static_cast<uint64_t>(context.first_row + n);
+  for (int at = static_cast<int>(threadIdx.x); at < kQueries * kBlocks; at += static_cast<int>(blockDim.x)) {
+    const int row = at / kBlocks, block = at % kBlocks;
+    if (first_query + row >= p.length) continue;
+    const uint64_t first = (static_cast<uint64_t>(h) * p.length + first_query + row) * p.length + first_key;
+    const int column = 4 * block - static_cast<int>(first % 4);
+    if (column >= kKeys) continue;
+    const PhiloxBlock words = philox(key, sample, first / 4 + block);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (column + e >= 0 && column + e < kKeys) kept[row][column + e] = (words.at[e] >> 8) >= p.dropout.threshold;
+    }
+  }
+}
+
+// Operands of the gradient. `along`, for each query: the sum of dy y, which is that of all weights times their
+// gradients, so that the softmax's gradient needs no sum over keys.
+template <typename T>
+struct Gradient {
+  const T *dy, *qkv, *y;
+  const float* saved;
+  float* along;
+  T* dqkv;
+};
+
 __device__ inline float largest_of_warp(float x) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
@@ -152,8 +186,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Of the queries; leaves `along` for the other kernel.
 template <typename T, int kChunks>
-__global__ void __launch_bounds__(kThreads)
-    query_grad(AttentionProblem p, const StepContext* context, AttentionGradient<T> to) {
+__global__ void __launch_bounds__(kThreads) query_grad(AttentionProblem p, const StepContext* context, Gradient<T> to) {
   extern __shared__ float shared[];
   __shared__ uint8_t kept[kRows][kWarp];
   const Workspace work(p, shared);
@@ -201,7 +234,7 @@ __global__ void __launch_bounds__(kThreads)
 // Of the keys and values: the block's rows are keys, the tiles queries.
 template <typename T, int kChunks>
 __global__ void __launch_bounds__(kThreads)
-    key_value_grad(AttentionProblem p, const StepContext* context, AttentionGradient<T> to) {
+    key_value_grad(AttentionProblem p, const StepContext* context, Gradient<T> to) {
   extern __shared__ float shared[];
   __shared__ uint8_t kept[kWarp][kRows];
   const Workspace work(p, shared);

@@ -1,4 +1,4 @@
-// What the kernels of attention share: where heads lie, which keys a query sees, and what dropout keeps.
+// What our kernels of attention share: where heads lie, which keys a query sees, and the numbers of dropout.
 //
 // All of them take a few rows of one head (queries; in the gradient of keys and values, keys) and go through the other
 // side in tiles. No score leaves its block, and nothing is added by two blocks: results have the same bits every time.
@@ -8,7 +8,6 @@
 #include <string>
 
 #include "millrace/backend/cuda/device.h"
-#include "millrace/backend/cuda/philox.cuh"
 #include "millrace/base/random.h"
 
 namespace millrace::backend::cuda {
@@ -28,6 +27,8 @@ struct AttentionDropout {
 
   // A selection, not a product: the scale of probability 1 is infinite.
   __device__ float factor(bool kept) const { return !on ? 1.0f : kept ? scale : 0.0f; }
+  // For sums of what is kept: finite, since nothing is kept where it were not.
+  __host__ __device__ float kept_scale() const { return on && !isinf(scale) ? scale : 1.0f; }
 };
 
 struct AttentionProblem {
@@ -59,11 +60,13 @@ struct AttentionProblem {
 struct AttentionPlace {
   int n, h, first;
 
-  __device__ AttentionPlace(const AttentionProblem& p, int rows_of_block) {
+  // `last_first`: where later rows have more to do, they begin earlier.
+  __device__ AttentionPlace(const AttentionProblem& p, int rows_of_block, bool last_first = false) {
     const int blocks = (p.length + rows_of_block - 1) / rows_of_block, head = static_cast<int>(blockIdx.x) / blocks;
+    const int block = static_cast<int>(blockIdx.x) % blocks;
     n = head / p.heads;
     h = head % p.heads;
-    first = static_cast<int>(blockIdx.x) % blocks * rows_of_block;
+    first = (last_first ? blocks - 1 - block : block) * rows_of_block;
   }
 };
 
@@ -71,37 +74,11 @@ inline unsigned attention_blocks(const AttentionProblem& p, int rows_of_block) {
   return static_cast<unsigned>(int64_t{p.rows} * p.heads * ((p.length + rows_of_block - 1) / rows_of_block));
 }
 
-// Which weights of queries [first_query, + kQueries) and keys [first_key, + kKeys) dropout keeps. A thread draws whole
-// Philox blocks of four; a row of weights may begin in the middle of one.
-template <int kQueries, int kKeys, int kStride>
-__device__ inline void draw_kept(const AttentionProblem& p, const StepContext& context, int n, int h, int first_query,
-                                 int first_key, uint8_t (&kept)[kQueries][kStride]) {
-  static_assert(kStride >= kKeys);
-  constexpr int kBlocks = kKeys / 4 + 1;
-  const uint64_t key = mix(mix(context.seed, p.dropout.purpose), static_cast<uint64_t>(context.step));
-  const uint64_t sample = static_cast<uint64_t>(context.first_row + n);
-  for (int at = static_cast<int>(threadIdx.x); at < kQueries * kBlocks; at += static_cast<int>(blockDim.x)) {
-    const int row = at / kBlocks, block = at % kBlocks;
-    if (first_query + row >= p.length) continue;
-    const uint64_t first = (static_cast<uint64_t>(h) * p.length + first_query + row) * p.length + first_key;
-    const int column = 4 * block - static_cast<int>(first % 4);
-    if (column >= kKeys) continue;
-    const PhiloxBlock words = philox(key, sample, first / 4 + block);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      if (column + e >= 0 && column + e < kKeys) kept[row][column + e] = (words.at[e] >> 8) >= p.dropout.threshold;
-    }
-  }
+// More than 48 KiB of shared memory have to be asked for.
+template <typename Function>
+void allow_shared(Function function, size_t bytes) {
+  MILLRACE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(function),
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
-
-// Operands of the gradient. `along`, for each query: the sum of dy y, which is that of all weights times their
-// gradients, so that the softmax's gradient needs no sum over keys.
-template <typename T>
-struct AttentionGradient {
-  const T *dy, *qkv, *y;
-  const float* saved;
-  float* along;
-  T* dqkv;
-};
 
 }  // namespace millrace::backend::cuda

@@ -1,8 +1,9 @@
-// cuDNN for one worker, and the choices among its engines.
+// cuDNN for one worker, for convolutions and attention, and the choices among its engines.
 #pragma once
 
 #include <cudnn.h>
 
+#include <map>
 #include <string>
 
 #include "millrace/backend/choices.h"
@@ -33,6 +34,7 @@ class ConvLibrary {
     int64_t id = 0;
     int64_t elements = 0;
     DType dtype = DType::F32;
+    const void* value = nullptr;  // on the host, of a tensor by value
   };
   struct Chosen {
     std::shared_ptr<const ConvPlan> plan;  // null: cuDNN has no engine for it
@@ -48,6 +50,7 @@ class ConvLibrary {
   const Device device_;
   OperationGraph::Wishes wishes_;
   Choices choices_;
+  std::map<std::string, Chosen> made_;
   std::function<void(const std::string&)> on_measure_;
   cudnnHandle_t handle_ = nullptr;
 };

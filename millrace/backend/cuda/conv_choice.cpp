@@ -37,15 +37,18 @@ ConvLibrary::Chosen ConvLibrary::choose(const std::string& work, const std::vect
                                         const std::vector<Operand>& operands) {
   const std::string question = fmt::format("{}, {}{}cuDNN {}", work, wishes_.tensor_cores_for_f32 ? "" : "full fp32, ",
                                            wishes_.deterministic ? "deterministic, " : "", cudnnGetVersion());
+  // Layers are alike more often than not, and a plan takes long to make.
+  Chosen& made = made_[question];
+  if (made.plan) return made;
   auto known = [&]() -> Chosen {
     const std::optional<std::string> name = choices_.find(question);
     return name ? find(*name, ways) : Chosen{};
   };
-  if (Chosen chosen = known(); chosen.plan) return chosen;
+  if (made = known(); made.plan) return made;
   const Choices::Lock lock(choices_);
   if (lock.held()) {
     choices_.read_file();
-    if (Chosen chosen = known(); chosen.plan) return chosen;
+    if (made = known(); made.plan) return made;
   }
 
   if (on_measure_) on_measure_(work);
@@ -53,9 +56,13 @@ ConvLibrary::Chosen ConvLibrary::choose(const std::string& work, const std::vect
   std::vector<int64_t> ids;
   std::vector<void*> memory;
   for (const Operand& operand : operands) {
+    ids.push_back(operand.id);
+    if (operand.value) {
+      memory.push_back(const_cast<void*>(operand.value));
+      continue;
+    }
     held.push_back(std::make_unique<TrialMemory>(static_cast<size_t>(operand.elements) * bytes_of(operand.dtype)));
     memory.push_back(held.back()->get());
-    ids.push_back(operand.id);
     fill_random(device_, memory.back(), operand.elements, operand.dtype);
   }
   Chosen best;
@@ -78,7 +85,7 @@ ConvLibrary::Chosen ConvLibrary::choose(const std::string& work, const std::vect
     }
   }
   if (best.plan) choices_.remember(question, best.name);
-  return best;
+  return made = best;
 }
 
 }  // namespace millrace::backend::cuda

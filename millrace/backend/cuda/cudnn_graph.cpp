@@ -12,6 +12,8 @@ cudnnDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::F16: return CUDNN_DATA_HALF;
     case DType::BF16: return CUDNN_DATA_BFLOAT16;
+    case DType::I32: return CUDNN_DATA_INT32;
+    case DType::U8: return CUDNN_DATA_BOOLEAN;
     default: return CUDNN_DATA_FLOAT;
   }
 }
@@ -127,6 +129,11 @@ Descriptor& OperationGraph::tensor(const TensorSpec& spec) {
   made->set(CUDNN_ATTR_TENSOR_DIMENSIONS, spec.dims);
   made->set(CUDNN_ATTR_TENSOR_STRIDES, spec.strides);
   if (spec.is_virtual) made->set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
+  if (spec.by_value) made->set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, true);
+  if (spec.in_fragments) {
+    const cudnnBackendTensorReordering_t order = CUDNN_TENSOR_REORDERING_F16x16;
+    made->set(CUDNN_ATTR_TENSOR_REORDERING_MODE, CUDNN_TYPE_TENSOR_REORDERING_MODE, 1, &order);
+  }
   made->finalize();
   if (!spec.is_virtual && spec.dtype != DType::F32) f32_ = false;
   return *kept_.emplace_back(std::move(made));
@@ -176,19 +183,70 @@ void OperationGraph::add_conv(ConvPass pass, const TensorSpec& x, const TensorSp
   operations_.push_back(std::move(operation));
 }
 
-void OperationGraph::add_pointwise(cudnnPointwiseMode_t mode, const TensorSpec& x, const TensorSpec* other,
-                                   const TensorSpec& y) {
+void OperationGraph::add(const Pointwise& what) {
   auto pointwise = std::make_unique<Descriptor>(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-  pointwise->set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-  pointwise->set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+  pointwise->set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &what.mode);
+  pointwise->set(CUDNN_ATTR_POINTWISE_MATH_PREC, what.precision);
+  if (what.axis) pointwise->set(CUDNN_ATTR_POINTWISE_AXIS, *what.axis);
   pointwise->finalize();
   auto operation = std::make_unique<Descriptor>(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
   operation->set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, *pointwise);
-  operation->set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, tensor(x));
-  if (other) operation->set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(*other));
-  operation->set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensor(y));
+  operation->set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, tensor(*what.x));
+  if (what.other) operation->set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(*what.other));
+  if (what.condition) operation->set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, tensor(*what.condition));
+  operation->set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensor(*what.y));
   operation->finalize();
   kept_.push_back(std::move(pointwise));
+  operations_.push_back(std::move(operation));
+}
+
+void OperationGraph::add_pointwise(cudnnPointwiseMode_t mode, const TensorSpec& x, const TensorSpec* other,
+                                   const TensorSpec& y) {
+  add({mode, &x, other, nullptr, &y, y.dtype == DType::U8 ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT});
+}
+
+void OperationGraph::add_index(int64_t axis, const TensorSpec& x, const TensorSpec& y) {
+  add({CUDNN_POINTWISE_GEN_INDEX, &x, nullptr, nullptr, &y, CUDNN_DATA_INT32, axis});
+}
+
+void OperationGraph::add_select(const TensorSpec& x, const TensorSpec& otherwise, const TensorSpec& condition,
+                                const TensorSpec& y) {
+  add({CUDNN_POINTWISE_BINARY_SELECT, &x, &otherwise, &condition, &y});
+}
+
+void OperationGraph::add_matmul(const TensorSpec& a, const TensorSpec& b, const TensorSpec& c) {
+  auto matmul = std::make_unique<Descriptor>(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+  matmul->set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
+  matmul->finalize();
+  auto operation = std::make_unique<Descriptor>(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+  operation->set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, tensor(a));
+  operation->set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, tensor(b));
+  operation->set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, tensor(c));
+  operation->set(CUDNN_ATTR_OPERATION_MATMUL_DESC, *matmul);
+  operation->finalize();
+  kept_.push_back(std::move(matmul));
+  operations_.push_back(std::move(operation));
+}
+
+void OperationGraph::add_reduction(cudnnReduceTensorOp_t mode, const TensorSpec& x, const TensorSpec& y) {
+  auto reduction = std::make_unique<Descriptor>(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+  reduction->set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
+  reduction->set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
+  reduction->finalize();
+  auto operation = std::make_unique<Descriptor>(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+  operation->set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, tensor(x));
+  operation->set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, tensor(y));
+  operation->set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, *reduction);
+  operation->finalize();
+  kept_.push_back(std::move(reduction));
+  operations_.push_back(std::move(operation));
+}
+
+void OperationGraph::add_reshape(const TensorSpec& x, const TensorSpec& y) {
+  auto operation = std::make_unique<Descriptor>(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+  operation->set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, tensor(x));
+  operation->set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, tensor(y));
+  operation->finalize();
   operations_.push_back(std::move(operation));
 }
 

@@ -1,10 +1,11 @@
-// cuDNN's graph interface, as little of it as convolutions need: tensors and operations make a graph, a graph has
-// engines that can run it, an engine becomes a plan, and a plan is executed on memory.
+// cuDNN's graph interface, as little of it as convolutions and attention need: tensors and operations make a graph, a
+// graph has engines that can run it, an engine becomes a plan, and a plan is executed on memory.
 #pragma once
 
 #include <cudnn.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,11 +44,14 @@ class Descriptor {
 };
 
 // Dimensions in the order N C H W (or K C R S), with the strides they have in memory. A virtual tensor is never stored.
+// One by value is read from the host's memory whenever its plan is run. U8 stands for truth values.
 struct TensorSpec {
   int64_t id = 0;
   DType dtype = DType::F32;
   std::vector<int64_t> dims, strides;
   bool is_virtual = false;
+  bool by_value = false;
+  bool in_fragments = false;  // its elements in an order of cuDNN's own
 };
 
 enum class ConvPass { Forward, InputGrad, WeightGrad };
@@ -58,6 +62,11 @@ class OperationGraph {
   void add_conv(ConvPass pass, const TensorSpec& x, const TensorSpec& w, const TensorSpec& y,
                 const graph::Window& window);
   void add_pointwise(cudnnPointwiseMode_t mode, const TensorSpec& x, const TensorSpec* other, const TensorSpec& y);
+  void add_index(int64_t axis, const TensorSpec& x, const TensorSpec& y);  // y: the place of each element of x
+  void add_select(const TensorSpec& x, const TensorSpec& otherwise, const TensorSpec& condition, const TensorSpec& y);
+  void add_matmul(const TensorSpec& a, const TensorSpec& b, const TensorSpec& c);
+  void add_reduction(cudnnReduceTensorOp_t mode, const TensorSpec& x, const TensorSpec& y);
+  void add_reshape(const TensorSpec& x, const TensorSpec& y);
 
   // Sums of x and of its squares, per channel.
   void add_sums(const TensorSpec& x, const TensorSpec& sum, const TensorSpec& squares);
@@ -76,6 +85,13 @@ class OperationGraph {
 
  private:
   Descriptor& tensor(const TensorSpec& spec);
+  struct Pointwise {
+    cudnnPointwiseMode_t mode;
+    const TensorSpec *x, *other, *condition, *y;
+    cudnnDataType_t precision = CUDNN_DATA_FLOAT;
+    std::optional<int64_t> axis = {};
+  };
+  void add(const Pointwise& what);
 
   std::vector<std::unique_ptr<Descriptor>> kept_;
   std::vector<std::unique_ptr<Descriptor>> operations_;

@@ -88,20 +88,102 @@ TEST_F(CudaAttention, AgreesWithReferenceOnVisionTransformersAndLanguageModels) 
   expect_attention_agrees(spec, {.seed = 5, .rows = 2});
 }
 
-TEST_F(CudaAttention, HasTheSameBitsEveryTime) {
+// More than one tile on both sides, and every reason not to see a key or not to keep a weight.
+TEST_F(CudaAttention, AgreesWithReferenceOnManyTiles) {
+  for (int64_t length : {129, 300}) {
+    for (const bool causal : {false, true}) {
+      for (const bool masked : {false, true}) {
+        for (const double dropout : {0.0, 0.1}) {
+          if (HasFailure()) return;
+          const NodeSpec spec{.kind = OpKind::Attention,
+                              .x = {1, length, 3 * 2 * 64},
+                              .attrs = graph::AttentionAttrs{2, causal, dropout},
+                              .masked = masked};
+          expect_attention_agrees(spec, {.seed = 5, .step = 7, .first_row = 3, .rows = 1});
+        }
+      }
+    }
+  }
+}
+
+// Of a sample that is all padding nothing is seen, and nothing it makes may poison a sum.
+TEST_F(CudaAttention, SampleWithoutTokensGetsZeros) {
   for (DType dtype : kTypes) {
+    for (const double dropout : {0.0, 0.1}) {
+      for (Pass pass : {Pass::Forward, Pass::InputGrad}) {
+        const NodeSpec spec{.kind = OpKind::Attention,
+                            .pass = pass,
+                            .x = {2, 100, 3 * 64},
+                            .attrs = graph::AttentionAttrs{1, true, dropout},
+                            .masked = true,
+                            .dtype = dtype};
+        const StepContext context{.seed = 9, .step = 2, .rows = 2};
+        const OneNode one = build_as_emitted(spec);
+        Plain plain = random_rounded(one, context, 1);
+        for (float& token : plain.at("tokens")) token = -1;
+        for (float& value : plain.at("qkv")) value = rounded(100 * value, dtype);
+        if (pass == Pass::InputGrad) {
+          for (const char* name : {"y", "saved"}) plain.at(name).assign(plain.at(name).size(), 0.0f);
+        }
+        for (const auto& [name, values] : run_node(*cuda_, one, context, plain)) {
+          EXPECT_EQ(values, std::vector<float>(values.size(), 0.0f))
+              << name << " in " << name_of(dtype) << ", dropout " << dropout;
+        }
+      }
+    }
+  }
+}
+
+// With what cuDNN adds in whatever order it comes (no dropout, no padding) only where it was asked for.
+TEST_F(CudaAttention, HasTheSameBitsEveryTime) {
+  cuda_ = make_cuda_backend({.deterministic = true}, {});
+  for (DType dtype : kTypes) {
+    for (Pass pass : {Pass::Forward, Pass::InputGrad}) {
+      for (const bool plain_one : {false, true}) {
+        const NodeSpec spec{.kind = OpKind::Attention,
+                            .pass = pass,
+                            .x = {3, 197, 3 * 3 * 64},
+                            .attrs = graph::AttentionAttrs{3, true, plain_one ? 0 : 0.2},
+                            .masked = !plain_one,
+                            .dtype = dtype};
+        const StepContext context{.seed = 9, .step = 2, .rows = 3};
+        const OneNode one = build_as_emitted(spec);
+        const Plain plain = numbers_for(one, spec, context, 1);
+        const Plain once = run_node(*cuda_, one, context, plain);
+        EXPECT_EQ(once, run_node(*cuda_, one, context, plain)) << name_of(dtype) << " " << graph::name_of(pass);
+      }
+    }
+  }
+}
+
+// Everything a task does is on the stream, whichever kernels it has.
+TEST_F(CudaAttention, CanBeRecorded) {
+  for (const double dropout : {0.0, 0.2}) {
     for (Pass pass : {Pass::Forward, Pass::InputGrad}) {
       const NodeSpec spec{.kind = OpKind::Attention,
                           .pass = pass,
-                          .x = {3, 197, 3 * 3 * 64},
-                          .attrs = graph::AttentionAttrs{3, true, 0.2},
-                          .masked = true,
-                          .dtype = dtype};
-      const StepContext context{.seed = 9, .step = 2, .rows = 3};
+                          .x = {2, 100, 3 * 2 * 64},
+                          .attrs = graph::AttentionAttrs{2, true, dropout},
+                          .dtype = DType::BF16};
+      const StepContext context{.seed = 9, .step = 2, .rows = 2};
       const OneNode one = build_as_emitted(spec);
       const Plain plain = numbers_for(one, spec, context, 1);
-      const Plain once = run_node(*cuda_, one, context, plain);
-      EXPECT_EQ(once, run_node(*cuda_, one, context, plain)) << name_of(dtype) << " " << graph::name_of(pass);
+      NodeRun run(*cuda_, one);
+      const Kernel kernel = cuda_->prepare(one.view());
+      Bindings at;
+      for (BufferId id : one.node().reads) at.reads.push_back(run.memory(id));
+      for (BufferId id : one.node().writes) at.writes.push_back(run.memory(id));
+      at.scratch = cuda_->allocate(std::max<size_t>(kernel.scratch_bytes, 1));
+      const Task task = kernel.bind(at);
+      run.fill(plain);
+      cuda_->begin(context);
+      cuda_->begin_recording();
+      task(context);
+      const std::shared_ptr<const void> recording = cuda_->end_recording();
+      for (int times = 0; times < 2; ++times) cuda_->play(recording.get());
+      cuda_->wait();
+      expect_close_in_norm(one, context, run_node(*cuda_, one, context, plain), run.results(), 1e-2);
+      cuda_->release(at.scratch, std::max<size_t>(kernel.scratch_bytes, 1));
     }
   }
 }
