@@ -24,6 +24,18 @@ std::string_view take_number(std::string_view& text) {
   return digits;
 }
 
+template <typename Fits>
+std::vector<std::string> files_where(const std::string& folder, const Fits& fits) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    std::string name = entry.path().filename().string();
+    if (fits(name) && entry.is_regular_file()) names.push_back(std::move(name));
+  }
+  std::sort(names.begin(), names.end(), in_number_order);
+  for (std::string& name : names) name = (fs::path(folder) / name).string();
+  return names;
+}
+
 }  // namespace
 
 bool in_number_order(std::string_view a, std::string_view b) {
@@ -44,14 +56,11 @@ bool in_number_order(std::string_view a, std::string_view b) {
 }
 
 std::vector<std::string> files_beginning(const std::string& folder, std::string_view begin) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    std::string name = entry.path().filename().string();
-    if (name.starts_with(begin) && entry.is_regular_file()) names.push_back(std::move(name));
-  }
-  std::sort(names.begin(), names.end(), in_number_order);
-  for (std::string& name : names) name = (fs::path(folder) / name).string();
-  return names;
+  return files_where(folder, [=](std::string_view name) { return name.starts_with(begin); });
+}
+
+std::vector<std::string> files_ending(const std::string& folder, std::string_view end) {
+  return files_where(folder, [=](std::string_view name) { return name.ends_with(end); });
 }
 
 std::vector<std::string> read_class_names(const std::string& path) {
