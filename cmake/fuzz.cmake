@@ -1,4 +1,4 @@
-# The parsers of data files under libFuzzer with sanitizers: a fixed number of inputs from a fixed seed, on top of the
+# The parsers of files under libFuzzer with sanitizers: a fixed number of inputs from a fixed seed, on top of the
 # corpus kept beside each fuzzer (tests/**/fuzz_NAME.cpp and corpus/NAME). clang builds them, whatever built the rest.
 find_program(MILLRACE_CLANG NAMES clang++-14 clang++-15 clang++-16 clang++)
 set(fuzzer_library "")
@@ -16,6 +16,7 @@ set(fuzz_flags -std=c++20 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=a
 file(GLOB_RECURSE parser_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/millrace/data/text/*.cpp
      ${CMAKE_SOURCE_DIR}/millrace/data/image/*.cpp ${CMAKE_SOURCE_DIR}/millrace/data/files/*.cpp)
 list(APPEND parser_sources ${CMAKE_SOURCE_DIR}/millrace/data/sampler.cpp ${CMAKE_SOURCE_DIR}/millrace/job/text.cpp
+     ${CMAKE_SOURCE_DIR}/millrace/state/safetensors_read.cpp ${CMAKE_SOURCE_DIR}/millrace/base/shape.cpp
      ${record_sources})
 set(fuzz_objects "")
 foreach(source ${parser_sources})

@@ -50,16 +50,26 @@ uint64_t element_bytes(const std::string& dtype) {
   return found == sizes.end() ? 0 : found->second;
 }
 
-bool is_counter(const std::string& name) { return name.ends_with("num_batches_tracked"); }
+// Follows from the model or counts: no parameter.
+bool is_constant(const std::string& name) {
+  return name.ends_with("num_batches_tracked") || name.ends_with("position_ids") || name.ends_with(".attn.bias") ||
+         name.ends_with(".attn.masked_bias");
+}
 
 json parse_header(const std::string& text, const std::string& path) {
-  constexpr int kDeepest = 4;  // {name: {shape: [n]}} has 3 levels
-  std::set<std::string> names;
+  constexpr int kDeepest = 4;         // {name: {shape: [n]}} has 3 levels
+  std::set<std::string> names, keys;  // of the header, and of the entry that is being read
+  std::string entry;
   const auto check = [&](int depth, json::parse_event_t event, json& value) {
     if (depth > kDeepest) fail_input("{}: the header is nested too deeply; not a safetensors file", path);
-    if (event == json::parse_event_t::key && depth == 1) {
-      const auto& name = value.get_ref<const std::string&>();
+    if (event != json::parse_event_t::key) return true;
+    const auto& name = value.get_ref<const std::string&>();
+    if (depth == 1) {
       if (!names.insert(name).second) fail_input("{}: tensor {} is listed twice", path, shown(name));
+      entry = name;
+      keys.clear();
+    } else if (depth == 2 && !keys.insert(name).second) {
+      fail_input("{}: tensor {}: its header entry has {} twice", path, shown(entry), shown(name));
     }
     return true;
   };
@@ -208,7 +218,7 @@ OpenFile open_file(const std::string& path) {
   check_layout(entries, file_bytes - kLengthBytes - header_bytes, path);
   for (const Entry& entry : entries) {
     const bool is_float = entry.dtype == "F32" || entry.dtype == "F64" || entry.dtype == "F16" || entry.dtype == "BF16";
-    if (!is_float && !is_counter(entry.name)) {
+    if (!is_float && !is_constant(entry.name)) {
       fail_input("{}: tensor {} is {}; F32, F64, F16 and BF16 can be read", path, shown(entry.name), entry.dtype);
     }
   }
@@ -220,7 +230,7 @@ OpenFile open_file(const std::string& path) {
 std::map<std::string, Shape> read_shapes(const std::string& path) {
   std::map<std::string, Shape> shapes;
   for (const Entry& entry : open_file(path).entries) {
-    if (!is_counter(entry.name)) shapes[entry.name] = entry.shape;
+    if (!is_constant(entry.name)) shapes[entry.name] = entry.shape;
   }
   return shapes;
 }
@@ -230,7 +240,7 @@ TensorFile read_safetensors(const std::string& path) {
   TensorFile result;
   result.metadata = std::move(metadata);
   for (const Entry& entry : entries) {
-    if (is_counter(entry.name)) {
+    if (is_constant(entry.name)) {
       file.seekg(static_cast<std::streamoff>(entry.end - entry.begin), std::ios::cur);
     } else {
       result.tensors[entry.name] = read_tensor(file, entry, path);

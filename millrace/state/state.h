@@ -19,8 +19,10 @@ struct Tensor {
 };
 
 struct State {
-  std::map<std::string, Tensor> params;    // parameters and running statistics
-  std::map<std::string, Tensor> velocity;  // of the optimizer; one that is missing is zero
+  std::map<std::string, Tensor> params;  // parameters and running statistics
+  // Of the optimizer; one that is missing is zero.
+  std::map<std::string, Tensor> velocity;
+  std::map<std::string, Tensor> second_moment = {};
   // fp16: the scale, good steps since it last changed, steps left out; empty: as the job says
   std::vector<float> loss_scale = {};
   int64_t step = 0;     // steps done

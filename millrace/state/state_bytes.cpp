@@ -63,6 +63,7 @@ std::string to_bytes(const State& state) {
   std::string out;
   put_tensors(out, state.params);
   put_tensors(out, state.velocity);
+  put_tensors(out, state.second_moment);
   const uint64_t count = state.loss_scale.size();
   put(out, &count, sizeof count);
   if (count > 0) put(out, state.loss_scale.data(), count * sizeof(float));
@@ -74,6 +75,7 @@ State state_from_bytes(const std::string& bytes) {
   State state;
   state.params = reader.tensors();
   state.velocity = reader.tensors();
+  state.second_moment = reader.tensors();
   uint64_t count = 0;
   reader.take(&count, sizeof count);
   state.loss_scale.resize(count);

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "millrace/state/params_file.h"
 #include "millrace/state/safetensors.h"
 #include "state/temporary_folder.h"
 

@@ -1,5 +1,6 @@
 #include "millrace/state/safetensors.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -186,6 +187,11 @@ TEST_F(Safetensors, HeadersThatAreNotTheRightJsonAreRefused) {
   EXPECT_THAT(reading(R"({"__metadata__": {"a": 1}})"), refuses("__metadata__ \"a\" is not a text"));
   const std::string a = R"("a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]})";
   EXPECT_THAT(reading("{" + a + "," + a + "}"), refuses("tensor \"a\" is listed twice"));
+  EXPECT_THAT(reading(R"({"__metadata__": {}, "__metadata__": {}})"), refuses("\"__metadata__\" is listed twice"));
+  // Readers that take the first and readers that take the last would not see the same tensor.
+  EXPECT_THAT(reading(R"({"a": {"dtype": "F32", "shape": [1], "shape": [0], "data_offsets": [0, 0]}})"),
+              refuses("tensor \"a\": its header entry has \"shape\" twice"));
+  EXPECT_THAT(reading(R"({"__metadata__": {"a": "1", "a": "2"}})"), refuses("has \"a\" twice"));
 }
 
 TEST_F(Safetensors, EntriesThatAreNotWholeAreRefused) {
@@ -200,6 +206,17 @@ TEST_F(Safetensors, EntriesThatAreNotWholeAreRefused) {
   EXPECT_THAT(reading(R"({"a": {"dtype": "I32", "shape": [], "data_offsets": [0, 4]}})", 4),
               refuses("tensor \"a\" is I32; F32, F64, F16 and BF16 can be read"));
   EXPECT_THAT(reading(R"({"a\n": 1})"), refuses("tensor \"a?\": its name is too long or holds control characters"));
+}
+
+TEST_F(Safetensors, WhatIsNoParameterIsLeftOutWhateverItsType) {
+  const auto entry = [](const std::string& name, const std::string& dtype, size_t begin, size_t end) {
+    return fmt::format(R"("{}": {{"dtype": "{}", "shape": [1], "data_offsets": [{}, {}]}})", name, dtype, begin, end);
+  };
+  reading("{" + entry("bert.embeddings.position_ids", "I64", 0, 8) + "," + entry("h.0.attn.bias", "BOOL", 8, 9) + "," +
+              entry("h.0.attn.masked_bias", "F32", 9, 13) + "," + entry("h.0.attn.c_attn.bias", "F32", 13, 17) + "}",
+          17)();
+  EXPECT_EQ(read_safetensors(path("t")).tensors, (std::map<std::string, Tensor>{{"h.0.attn.c_attn.bias", {{1}, {0}}}}));
+  EXPECT_EQ(read_shapes(path("t")), (std::map<std::string, Shape>{{"h.0.attn.c_attn.bias", {1}}}));
 }
 
 TEST_F(Safetensors, ShapesThatCannotBeAreRefused) {
