@@ -36,5 +36,6 @@ void declare_report(CLI::App& app, Action& action);
 void declare_reproduce(CLI::App& app, Action& action);
 void declare_convert(CLI::App& app, Action& action);
 void declare_data(CLI::App& app, Action& action);
+void declare_export(CLI::App& app, Action& action);
 
 }  // namespace millrace::cli

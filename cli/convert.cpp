@@ -1,4 +1,4 @@
-// millrace convert: a stored set of pictures in another form.
+// millrace convert: a stored set of pictures in another form, or a text as a file of tokens.
 #include "millrace/data/files/convert.h"
 
 #include <fmt/format.h>
@@ -12,6 +12,7 @@
 #include "millrace/data/files/open_images.h"
 #include "millrace/data/image/decode.h"
 #include "millrace/data/image/resize.h"
+#include "millrace/data/text/write_tokens.h"
 #include "millrace/report/progress.h"
 #include "millrace/report/table.h"
 #include "millrace/report/units.h"
@@ -20,8 +21,9 @@ namespace millrace::cli {
 namespace {
 
 struct ConvertArguments {
-  std::string source, destination, to, from, split = "train";
-  bool convert_color = false;
+  std::string source, destination, to, from, split = "train", vocab;
+  bool convert_color = false, cased = false;
+  int token_bytes = 2;
   data::ConvertOptions options;
 };
 
@@ -34,6 +36,32 @@ data::ImageKind kind_of(const std::string& path, const std::string& said) {
       "{}: no set of pictures that is known: part-* files, folders of .jpg or .png for each class, or CIFAR's .bin "
       "files; write --from ofrecord, image_folder, cifar10 or cifar100",
       path);
+}
+
+void convert_text(const ConvertArguments& arguments) {
+  if (arguments.vocab.empty()) fail_input("--to token_file: text needs a vocabulary; write e.g. --vocab vocab.txt");
+  const data::WordPiece tokenizer = data::WordPiece::load(arguments.vocab, !arguments.cased);
+  report::Progress progress;
+  const auto begin = std::chrono::steady_clock::now();
+  const data::WrittenTokens written = data::write_tokens(arguments.source, arguments.destination, tokenizer,
+                                                         arguments.token_bytes, [&](int64_t done, int64_t total) {
+                                                           report::ProgressState state;
+                                                           state.phase = "convert";
+                                                           state.step = done;
+                                                           state.steps = total;
+                                                           progress.update(state);
+                                                         });
+  progress.finish();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report::Table table;
+  table.add({"from", arguments.source});
+  table.add({"to", fmt::format("{} (token_file)", arguments.destination)});
+  table.add({"texts", report::human_count(written.texts)});
+  table.add({"tokens", fmt::format("{} of {} bytes, below {}", report::human_count(written.tokens),
+                                   arguments.token_bytes, tokenizer.vocabulary().size())});
+  table.add({"size", report::human_bytes(written.bytes)});
+  table.add({"time", report::human_duration(seconds)});
+  fmt::print("{}", table.str());
 }
 
 void convert_set(const ConvertArguments& arguments) {
@@ -99,17 +127,24 @@ void convert_set(const ConvertArguments& arguments) {
 void declare_convert(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<ConvertArguments>();
   data::ConvertOptions& options = arguments->options;
-  CLI::App* command = app.add_subcommand("convert", "Write a set of pictures in another form");
-  command->add_option("SOURCE", arguments->source, "The set: a folder or a file")->required()->type_name("PATH");
-  command->add_option("DESTINATION", arguments->destination, "A new folder, or one begun by the same conversion")
+  CLI::App* command = app.add_subcommand("convert", "Write a set of pictures in another form, or text as tokens");
+  command->add_option("SOURCE", arguments->source, "The set: a folder or a file; a text or a .tsv")
       ->required()
-      ->type_name("DIR")
+      ->type_name("PATH");
+  command
+      ->add_option("DESTINATION", arguments->destination,
+                   "A new folder, or one begun by the same conversion; a new file of tokens")
+      ->required()
+      ->type_name("PATH")
       ->check(not_empty("imagenet-ofrecord"));
   const std::vector<std::string> kinds{"ofrecord", "image_folder", "cifar10", "cifar100"};
-  command->add_option("--to", arguments->to, "What to write: ofrecord, image_folder, cifar10 or cifar100")
+  std::vector<std::string> targets = kinds;
+  targets.push_back("token_file");
+  command->add_option("--to", arguments->to, "What to write: ofrecord, image_folder, cifar10, cifar100 or token_file")
       ->required()
-      ->check(CLI::IsMember(kinds))
+      ->check(CLI::IsMember(targets))
       ->type_name("KIND");
+  command->option_defaults()->group("Pictures");
   command->add_option("--from", arguments->from, "What the source is (default: told by its files)")
       ->check(CLI::IsMember(kinds))
       ->type_name("KIND");
@@ -131,10 +166,27 @@ void declare_convert(CLI::App& app, Action& action) {
   command->add_flag("--shuffle", options.shuffle, "In a random order, so that parts mix the classes");
   command->add_option("--seed", options.seed, "Of the random order")->type_name("N")->capture_default_str();
   command->add_flag("--skip-bad", options.skip_bad, "Leave out what cannot be read, and list it");
+  command->option_defaults()->group("Text");
+  command->add_option("--vocab", arguments->vocab, "The WordPiece vocabulary, a vocab.txt")
+      ->type_name("FILE")
+      ->check(not_empty("vocab.txt"));
+  command->add_flag("--cased", arguments->cased, "Keep upper case and accents");
+  command->add_option("--token-bytes", arguments->token_bytes, "Bytes of a token")
+      ->check(CLI::IsMember({2, 4}))
+      ->type_name("2|4")
+      ->capture_default_str();
   command->footer(
       "JPEG and PNG files pass unchanged between folders and records. An interrupted conversion goes on where it "
-      "stopped\nwhen it is started again. Class names go to classes.txt, the folders' names or CIFAR's own file.");
-  command->callback([arguments, &action] { action = [arguments] { convert_set(*arguments); }; });
+      "stopped\nwhen it is started again. Class names go to classes.txt, the folders' names or CIFAR's own file.\nA "
+      "file of tokens has a [SEP] behind each sentence of a .tsv, or each text that ends with an empty line.");
+  command->callback([arguments, command, &action] {
+    const bool text = arguments->to == "token_file";
+    for (const CLI::Option* option : command->get_options()) {
+      if (option->count() == 0 || option->get_group() != (text ? "Pictures" : "Text")) continue;
+      fail_input("{}: not for --to {}; leave it out", option->get_name(), arguments->to);
+    }
+    action = [arguments, text] { text ? convert_text(*arguments) : convert_set(*arguments); };
+  });
 }
 
 }  // namespace millrace::cli

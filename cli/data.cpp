@@ -10,12 +10,15 @@
 #include "cli/commands.h"
 #include "millrace/base/error.h"
 #include "millrace/data/contact_sheet.h"
+#include "millrace/data/files/listing.h"
 #include "millrace/data/files/open_images.h"
+#include "millrace/data/files/token_files.h"
 #include "millrace/data/image_dataset.h"
 #include "millrace/data/survey.h"
 #include "millrace/data/text/encoding.h"
 #include "millrace/data/text/squad_windows.h"
 #include "millrace/data/text/tsv.h"
+#include "millrace/data/token_dataset.h"
 #include "millrace/report/percentiles.h"
 #include "millrace/report/progress.h"
 #include "millrace/report/run_directory.h"
@@ -32,11 +35,12 @@ struct InspectArguments {
   std::string path, kind, split = "train", sheet, json_file, vocab;
   int64_t most = 5000;
   bool check = false;
-  int size = 224, samples = 8, epochs = 5, tokens = 128;
+  int size = 224, samples = 8, epochs = 5, tokens = 128, token_bytes = 2;
   uint64_t seed = 0;
 };
 
-const std::vector<std::string> kKinds{"ofrecord", "image_folder", "cifar10", "cifar100", "tsv_text", "squad"};
+const std::vector<std::string> kKinds{"ofrecord", "image_folder", "cifar10",   "cifar100",
+                                      "tsv_text", "squad",        "token_file"};
 
 std::string kind_of(const InspectArguments& arguments) {
   if (!arguments.kind.empty()) return arguments.kind;
@@ -45,9 +49,11 @@ std::string kind_of(const InspectArguments& arguments) {
   if (path.extension() == ".tsv") return "tsv_text";
   if (path.extension() == ".json") return "squad";
   if (const auto kind = data::guess_kind(arguments.path)) return data::name_of(*kind);
+  if (path.extension() == ".bin") return "token_file";
+  if (fs::is_directory(path) && !data::files_ending(arguments.path, ".bin").empty()) return "token_file";
   fail_input(
       "{}: no data set that is known: part-* files, folders of .jpg or .png for each class, CIFAR's .bin files, "
-      ".tsv or SQuAD's .json; write --kind with one of {}",
+      ".tsv, SQuAD's .json or .bin files of tokens; write --kind with one of {}",
       arguments.path, fmt::join(kKinds, ", "));
 }
 
@@ -258,15 +264,62 @@ json inspect_squad(const InspectArguments& arguments) {
   return record;
 }
 
+json inspect_tokens(const InspectArguments& arguments) {
+  const data::TokenFiles files(arguments.path, arguments.token_bytes);
+  int64_t tokens = 0, samples = 0;
+  std::vector<std::string> too_short;
+  for (size_t file = 0; file < files.num_files(); ++file) {
+    tokens += files.tokens(file);
+    samples += data::token_samples(files.tokens(file), arguments.tokens);
+    if (files.tokens(file) > arguments.tokens) continue;
+    too_short.push_back(fmt::format("{}: {} tokens, and a sample needs {}", files.path(file), files.tokens(file),
+                                    arguments.tokens + 1));
+  }
+  json record{{"kind", "token_file"},       {"path", arguments.path},
+              {"files", files.num_files()}, {"token_bytes", files.token_bytes()},
+              {"tokens", tokens},           {"sample_tokens", arguments.tokens},
+              {"samples", samples},         {"unusable", too_short.size()},
+              {"reasons", too_short}};
+  report::Table table;
+  table.add({"data", arguments.path + " (token_file)"});
+  table.add({"files", report::human_count(static_cast<int64_t>(files.num_files()))});
+  table.add({"tokens", fmt::format("{} of {} bytes", report::human_count(tokens), files.token_bytes())});
+  table.add({"samples", fmt::format("{} of {} tokens", report::human_count(samples), arguments.tokens)});
+  if (arguments.check && tokens > 0) {
+    report::Progress progress;
+    const data::LargestToken largest = data::largest_token(files, 0, [&](int64_t done, int64_t total) {
+      report::ProgressState state;
+      state.phase = "check";
+      state.step = done;
+      state.steps = total;
+      progress.update(state);
+    });
+    progress.finish();
+    table.add({"largest", fmt::format("{} at position {} of {}; it needs model.vocabulary: {}", largest.token,
+                                      largest.position, files.path(largest.file), int64_t{largest.token} + 1)});
+    record["largest_token"] = largest.token;
+  } else {
+    table.add({"largest", "not known (--check: every token is read)"});
+  }
+  table.add({"unusable", report::counted(static_cast<int64_t>(too_short.size()), "file")});
+  fmt::print("{}", table.str());
+  if (!too_short.empty()) fmt::print("\n");
+  const auto count = static_cast<int64_t>(too_short.size());
+  too_short.resize(std::min(too_short.size(), data::SkipLog::kKept));
+  print_unusable(count, too_short);
+  return record;
+}
+
 void inspect(const InspectArguments& arguments) {
   const std::string kind = kind_of(arguments);
-  const bool text = kind == "tsv_text" || kind == "squad";
+  const bool text = kind == "tsv_text" || kind == "squad" || kind == "token_file";
   if (text && !arguments.sheet.empty()) fail_input("--sheet: {} has no pictures; leave it out", arguments.path);
   if (!arguments.json_file.empty()) report::check_file(arguments.json_file, "--json");
   if (!arguments.sheet.empty()) report::check_file(arguments.sheet, "--sheet");
-  const json record = kind == "tsv_text" ? inspect_tsv(arguments)
-                      : kind == "squad"  ? inspect_squad(arguments)
-                                         : inspect_images(arguments, kind);
+  const json record = kind == "tsv_text"     ? inspect_tsv(arguments)
+                      : kind == "squad"      ? inspect_squad(arguments)
+                      : kind == "token_file" ? inspect_tokens(arguments)
+                                             : inspect_images(arguments, kind);
   if (!arguments.json_file.empty()) report::write_file(arguments.json_file, record.dump(2) + "\n");
 }
 
@@ -289,7 +342,8 @@ void declare_data(CLI::App& app, Action& action) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 50))
       ->type_name("N")
       ->capture_default_str();
-  command->add_flag("--check", arguments->check, "Decode every picture, to find all that are broken");
+  command->add_flag("--check", arguments->check,
+                    "Decode every picture, to find all that are broken; token_file: read every token");
   command->add_option("--sheet", arguments->sheet, "Draw samples before and after augmentation into this PNG")
       ->type_name("FILE")
       ->check(not_empty("sheet.png"));
@@ -314,6 +368,10 @@ void declare_data(CLI::App& app, Action& action) {
   command->add_option("--tokens", arguments->tokens, "Text: length that a model will have")
       ->check(CLI::Range(3, 1'000'000))
       ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--token-bytes", arguments->token_bytes, "token_file: bytes of a token")
+      ->check(CLI::IsMember({2, 4}))
+      ->type_name("2|4")
       ->capture_default_str();
   command->add_option("--json", arguments->json_file, "Also write what was found here")
       ->type_name("FILE")

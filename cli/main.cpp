@@ -122,6 +122,7 @@ int run(int argc, char** argv) {
   declare_reproduce(app, action);
   declare_convert(app, action);
   declare_data(app, action);
+  declare_export(app, action);
   CLI::App* keys = app.add_subcommand("keys", "List every key of a job file with its default and meaning");
   keys->callback([&] { action = [] { fmt::print("{}", job::describe_keys()); }; });
   try {

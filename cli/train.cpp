@@ -1,6 +1,7 @@
 // millrace train: runs a job and leaves a run directory behind.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,7 +21,7 @@
 #include "millrace/report/units.h"
 #include "millrace/runtime/replay.h"
 #include "millrace/runtime/training.h"
-#include "millrace/state/safetensors.h"
+#include "millrace/state/params_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -37,11 +38,21 @@ std::optional<report::Accuracy> accuracy_of(const std::optional<runtime::Metrics
   return report::Accuracy{metrics->top1 / metrics->rows, metrics->top5 / metrics->rows};
 }
 
+// What an evaluation gives besides loss and accuracy: what the data set makes of it, and of a language model how many
+// tokens it wavers between.
+std::vector<report::Figure> figures_of(const job::Model& model, const std::vector<std::string>& names,
+                                       const runtime::Metrics& metrics) {
+  std::vector<report::Figure> figures;
+  if (job::is_gpt(model)) figures.push_back({"perplexity", std::exp(metrics.loss())});
+  for (size_t i = 0; i < names.size(); ++i) figures.push_back({names[i], metrics.figures[i]});
+  return figures;
+}
+
 // Draws progress and writes metrics.jsonl while the job runs.
 class Watcher {
  public:
   Watcher(const job::Job& job, const runtime::Training& training, const report::RunDirectory& directory)
-      : training_(training), log_(directory), shows_epochs_(job.data.train_samples > 0) {
+      : model_(job.model), training_(training), log_(directory), shows_epochs_(job.data.train_samples > 0) {
     shown_.phase = "train";
     shown_.steps = training.total_steps();
     if (job.steps == 0) shown_.epochs = static_cast<int64_t>(job.epochs + 0.999);
@@ -61,7 +72,7 @@ class Watcher {
  private:
   void on_step(const runtime::StepReport& step) {
     step_ms_.push_back(step.seconds * 1e3);
-    pace_.step(step.seconds, static_cast<int64_t>(step.metrics.rows));
+    pace_.step(step.seconds, step.samples);
     // A single batch is noisy: what is shown follows the last twenty or so.
     const double keep = step.step == 0 ? 0.0 : 0.95;
     const double accuracy = step.metrics.rows > 0 ? step.metrics.top1 / step.metrics.rows : 0;
@@ -85,15 +96,20 @@ class Watcher {
   void on_evaluation(double epoch, const runtime::Metrics& metrics) {
     const auto accuracy = accuracy_of(metrics);
     if (!accuracy) return;
-    progress_.note(fmt::format("epoch {:.4g}: test loss {}, top-1 {}, top-5 {}", epoch,
-                               report::human_loss(metrics.loss()), report::human_percent(accuracy->top1),
-                               report::human_percent(accuracy->top5)));
-    log_.append({{"epoch", epoch},
-                 {"test_loss", metrics.loss()},
-                 {"test_top1", accuracy->top1},
-                 {"test_top5", accuracy->top5}});
+    std::string line =
+        fmt::format("epoch {:.4g}: test loss {}, top-1 {}, top-5 {}", epoch, report::human_loss(metrics.loss()),
+                    report::human_percent(accuracy->top1), report::human_percent(accuracy->top5));
+    nlohmann::ordered_json record{
+        {"epoch", epoch}, {"test_loss", metrics.loss()}, {"test_top1", accuracy->top1}, {"test_top5", accuracy->top5}};
+    for (const report::Figure& figure : figures_of(model_, training_.figure_names(), metrics)) {
+      line += fmt::format(", {} {:.4g}", figure.name, figure.value);
+      record["test_" + figure.name] = figure.value;
+    }
+    progress_.note(line);
+    log_.append(record);
   }
 
+  const job::Model& model_;
   const runtime::Training& training_;
   report::MetricsLog log_;
   const bool shows_epochs_;  // not where every step sees the same batch
@@ -137,6 +153,7 @@ report::Summary summarise(const job::Job& job, runtime::Training& training, cons
   summary.diverged = result.diverged;
   summary.loss = result.last.loss();
   summary.accuracy = accuracy_of(result.evaluation);
+  if (result.evaluation) summary.figures = figures_of(job.model, training.figure_names(), *result.evaluation);
   if (static_cast<double>(result.steps) >= training.steps_per_epoch()) {
     summary.epoch_s = result.train_s / static_cast<double>(result.steps) * training.steps_per_epoch();
   }
@@ -163,6 +180,7 @@ void train_and_report(const TrainArguments& arguments, const job::Job& job, cons
   fmt::print("{}: {}, {} parameters, batch {}, {}, {} planned; writing to {}\n", job.name, job.model.name,
              report::human_large(training.parameters()), job.batch, report::counted(training.total_steps(), "step"),
              report::human_bytes(static_cast<int64_t>(training.planned_bytes())), directory.path().string());
+  for (const std::string& note : training.init_notes()) fmt::print("{}: {}\n", job.model.init, note);
   if (training.plan().pipeline.num_workers > 1) fmt::print("{}", plan::to_text(training.plan(), training.graph()));
   std::fflush(stdout);
 
@@ -171,7 +189,9 @@ void train_and_report(const TrainArguments& arguments, const job::Job& job, cons
   watcher.finish();
 
   const report::Summary summary = summarise(job, training, result, watcher.step_ms(), memory);
-  if (!result.diverged) state::write_safetensors(directory.path() / "model.safetensors", training.state().params);
+  if (!result.diverged) {
+    state::write_params(directory.path() / "model.safetensors", training.graph(), training.state().params);
+  }
   const std::string json = report::to_json(summary).dump(2) + "\n";
   directory.write("summary.json", json);
   directory.write("trace.json", report::chrome_trace(summary.parallel.workers));

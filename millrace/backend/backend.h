@@ -20,31 +20,9 @@ struct StepContext {
   int64_t first_row = 0;       // of this micro-batch in the step's batch
   int64_t rows = 0;            // rows of this micro-batch that are samples; the rest is padding
   double inverse_samples = 1;  // one over the samples of the whole step: the weight of a sample's gradient
+  int64_t update = 0;          // that is made, from the start of training on
   float learning_rate = 0;
   bool again = false;  // forward is run once more for its values: what it counts besides stays as it is
-};
-
-// How the factor on the gradients of f16 follows them.
-struct ScaleRule {
-  float factor = 2;
-  int interval = 2000;
-  float floor = 1;
-};
-
-// The optimizer's constants, fixed at preparation.
-struct SgdOptions {
-  float momentum = 0;
-  bool nesterov = false;
-  float weight_decay = 0;
-  bool decoupled = false;  // decay the weight by lr * decay instead of adding to the gradient
-  bool decay_bias = true;
-  bool decay_norm = true;
-  ScaleRule scale = {};
-  float decay_for(graph::ParamRole role) const {
-    if (role == graph::ParamRole::Bias && !decay_bias) return 0;
-    const bool norm = role == graph::ParamRole::NormScale || role == graph::ParamRole::NormShift;
-    return norm && !decay_norm ? 0 : weight_decay;
-  }
 };
 
 // Where a kernel's operands lie: at multiples of 256 bytes.
@@ -86,7 +64,7 @@ struct NodeView {
   const A& attrs() const {
     return std::get<A>(node.attrs);
   }
-  graph::ParamRole param_role(graph::BufferId buffer) const { return graph.params[program.buffers[buffer].param].role; }
+  const graph::Param& param(graph::BufferId buffer) const { return graph.params[program.buffers[buffer].param]; }
 };
 
 class Backend : public Memory {

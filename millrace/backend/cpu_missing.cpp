@@ -4,7 +4,7 @@
 
 namespace millrace::backend {
 
-std::unique_ptr<Backend> make_cpu_backend(const CpuOptions&, const SgdOptions&) {
+std::unique_ptr<Backend> make_cpu_backend(const CpuOptions&, const OptimizerOptions&) {
   fail_input(
       "device: cpu needs oneDNN, which this build lacks; install libdnnl-dev and build with -DMILLRACE_CPU=ON, "
       "or write device: reference");

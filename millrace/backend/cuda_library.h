@@ -6,7 +6,7 @@
 namespace millrace::backend {
 
 struct CudaLibrary {
-  std::unique_ptr<Backend> (*make)(const CudaOptions& options, const SgdOptions& sgd);
+  std::unique_ptr<Backend> (*make)(const CudaOptions& options, const OptimizerOptions& sgd);
   int (*device_count)();
   std::string (*device_name)(int device);
   CudaMemory (*memory)(int device);

@@ -48,7 +48,7 @@ void require_device() {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options, const SgdOptions& sgd) {
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options, const OptimizerOptions& sgd) {
   require_device();
   return library().make(options, sgd);
 }

@@ -19,7 +19,7 @@ struct Event {
   int64_t number = 0;  // the step, or the evaluation
   int part = 0;        // which of those that tell of it
   bool is_evaluation = false;
-  std::array<double, 4> values{};
+  std::array<double, 8> values{};
   std::chrono::steady_clock::time_point at = {};  // when process 0 learned of it; set on the way
 };
 

@@ -3,8 +3,11 @@
 #include "millrace/base/error.h"
 #include "millrace/data/generated.h"
 #include "millrace/data/image_dataset.h"
+#include "millrace/data/squad_dataset.h"
 #include "millrace/data/synthetic.h"
+#include "millrace/data/synthetic_tokens.h"
 #include "millrace/data/text_dataset.h"
+#include "millrace/data/token_dataset.h"
 
 namespace millrace::data {
 
@@ -17,6 +20,10 @@ std::unique_ptr<Dataset> make_dataset(const job::Job& job, Split split) {
   switch (job.data.kind) {
     case job::DataKind::Synthetic: {
       const bool one_batch = split == Split::Train && samples == 0;
+      if (job::reads_tokens(job.model)) {
+        return std::make_unique<SyntheticTokens>(token_format(job.model), one_batch ? job.batch : samples, one_batch,
+                                                 job.seed, split);
+      }
       return std::make_unique<Synthetic>(format, one_batch ? job.batch : samples, one_batch, job.seed, split);
     }
     case job::DataKind::Generated:
@@ -29,7 +36,8 @@ std::unique_ptr<Dataset> make_dataset(const job::Job& job, Split split) {
     case job::DataKind::Cifar10:
     case job::DataKind::Cifar100: return open_image_dataset(job, split);
     case job::DataKind::TsvText: return open_text_dataset(job, split);
-    case job::DataKind::Squad: fail_input("data.kind: no model reads squad yet; write data.kind: tsv_text");
+    case job::DataKind::Squad: return open_squad_dataset(job, split);
+    case job::DataKind::TokenFile: return open_token_dataset(job, split);
   }
   fail_input("data.kind: unknown kind of data");
 }

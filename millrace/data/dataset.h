@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "millrace/data/scorer.h"
 #include "millrace/data/skip_log.h"
 #include "millrace/job/job.h"
 
@@ -16,6 +17,8 @@ enum class Split { Train, Test };
 
 // The label of a row that holds no sample: the end of a short batch, or a sample that was skipped.
 constexpr int32_t kNoLabel = -1;
+// The token where a text has ended, and everywhere in one that was skipped.
+constexpr int32_t kNoToken = -1;
 
 // A thread's own way into a data set, with whatever memory decoding needs. The data set outlives its readers.
 class Reader {
@@ -23,7 +26,8 @@ class Reader {
   virtual ~Reader() = default;
 
   // Writes the samples one after another, either of both if not null. What is written depends only on the seed, the
-  // sample and - for data sets that augment - the epoch. A sample that is skipped has features of zero and kNoLabel.
+  // sample and - for data sets that augment - the epoch. A sample that is skipped has pixels of zero, or kNoToken,
+  // and kNoLabel.
   virtual void fill(std::span<const int64_t> samples, int64_t epoch, std::byte* features, int32_t* labels) = 0;
 };
 
@@ -39,6 +43,9 @@ class Dataset {
   virtual bool one_fixed_batch() const { return false; }
 
   virtual std::unique_ptr<Reader> reader() const = 0;
+
+  // What it makes of a model's outputs; null where loss and accuracy are all. The data set outlives it.
+  virtual std::unique_ptr<Scorer> scorer() const { return nullptr; }
 
   // What was left out so far (data.on_error: skip); null where nothing can be.
   virtual const SkipLog* skipped() const { return nullptr; }

@@ -48,6 +48,16 @@ TextDataset::TextDataset(TsvFile file, WordPiece tokenizer, int max_tokens, int 
 
 std::unique_ptr<Reader> TextDataset::reader() const { return std::make_unique<TextReader>(*this); }
 
+WordPiece load_tokenizer(const job::Job& job) {
+  WordPiece tokenizer = WordPiece::load(job.data.vocab, job.data.lower_case);
+  const int room = job::vocabulary_of(job.model);
+  if (tokenizer.vocabulary().size() > room) {
+    fail_input("{} has {} tokens and model.vocabulary is {}; write model.vocabulary: {}", job.data.vocab,
+               tokenizer.vocabulary().size(), room, tokenizer.vocabulary().size());
+  }
+  return tokenizer;
+}
+
 std::unique_ptr<Dataset> open_text_dataset(const job::Job& job, Split split) {
   auto skip = job.data.on_error == job::OnError::Skip ? std::make_unique<SkipLog>() : nullptr;
   const std::string& path = split == Split::Train ? job.data.train : job.data.test;
@@ -63,12 +73,7 @@ std::unique_ptr<Dataset> open_text_dataset(const job::Job& job, Split split) {
   if (file.rows.empty()) {
     fail_input("{}: no row is left, {} were skipped; the first: {}", path, skip->count(), skip->reasons().front());
   }
-  WordPiece tokenizer = WordPiece::load(job.data.vocab, job.data.lower_case);
-  if (tokenizer.vocabulary().size() > job.model.vocabulary) {
-    fail_input("{} has {} tokens and model.vocabulary is {}; write model.vocabulary: {}", job.data.vocab,
-               tokenizer.vocabulary().size(), job.model.vocabulary, tokenizer.vocabulary().size());
-  }
-  return std::make_unique<TextDataset>(std::move(file), std::move(tokenizer), job.model.tokens,
+  return std::make_unique<TextDataset>(std::move(file), load_tokenizer(job), job.model.tokens,
                                        job::token_planes(job.model), std::move(skip));
 }
 

@@ -10,8 +10,6 @@
 
 namespace millrace::data {
 
-constexpr int32_t kNoToken = -1;
-
 class TextDataset : public Dataset {
  public:
   TextDataset(TsvFile file, WordPiece tokenizer, int max_tokens, int planes, std::unique_ptr<SkipLog> skip);
@@ -30,6 +28,9 @@ class TextDataset : public Dataset {
   int planes_;  // 2: ids and segments
   std::unique_ptr<SkipLog> skip_;
 };
+
+// The job's vocabulary, refused where the model has no room for it.
+WordPiece load_tokenizer(const job::Job& job);
 
 std::unique_ptr<Dataset> open_text_dataset(const job::Job& job, Split split);
 

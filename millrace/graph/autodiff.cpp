@@ -27,6 +27,7 @@ class Unroller {
     for (const Op& op : ops_) {
       for (ValueId input : op.inputs) bring_in(input);
       for (ParamId id : op.params) {
+        if (weight_[id] != kNone) continue;  // another operator of the stage reads it too
         const Param& param = graph.params[id];
         const BufferRole role = param.trainable() ? BufferRole::Weight : BufferRole::Statistic;
         weight_[id] = add_buffer({param.name, param.shape, weight_type(param), role, id});
@@ -40,16 +41,20 @@ class Unroller {
   Program evaluation() {
     for (const Op& op : ops_) forward(op, /*training=*/false);
     find_outputs();
-    program_.first_backward = program_.first_update = program_.first_step = program_.nodes.size();
+    program_.first_backward = program_.first_update = program_.first_check = program_.first_step =
+        program_.nodes.size();
     return std::move(program_);
   }
 
   Program training(const TrainingOptions& options) {
     options_ = options;
     // Gradients in f16 need a factor to stay above its smallest numbers.
-    if (graph_.dtype == DType::F16) {
-      program_.loss_scale = add_buffer({"loss scale", {kNumLossScaleFields}, DType::F32, BufferRole::LossScale});
+    scales_ = graph_.dtype == DType::F16;
+    if (scales_ || options.rule.clips) {
+      const int64_t squares = options.rule.clips ? static_cast<int64_t>(graph_.params.size()) : 0;
+      program_.agreement = add_buffer({"agreement", {kSquares + squares}, DType::F32, BufferRole::Agreement});
     }
+    find_shared();
     for (const Op& op : ops_) forward(op, /*training=*/true);
     find_differentiable();
     find_outputs();
@@ -61,11 +66,15 @@ class Unroller {
       output->gradient = gradient_like(output->buffer);
       parts_[output->value].push_back(output->gradient);
     }
-    for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) backward(*op);
+    int remade = kNone;
+    for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
+      if (options.remakes_blocks && op->block != kNone && op->block != remade) remake(remade = op->block);
+      backward(*op);
+    }
+    drop_unread();
     for (Crossing& input : program_.inputs) {
       if (differentiable_[input.value]) input.gradient = gradient_of(input.value, ops_.front());
     }
-    program_.first_update = program_.nodes.size();
     append_updates();
     check_crossings();
     return std::move(program_);
@@ -79,18 +88,74 @@ class Unroller {
   }
 
   void append_updates() {
-    if (program_.loss_scale != kNone) {
+    program_.first_update = program_.nodes.size();
+    for (Node& node : sums_) program_.nodes.push_back(std::move(node));
+    program_.first_check = program_.nodes.size();
+    if (program_.agreement != kNone) {
+      const OpKind kind = options_.rule.clips ? OpKind::SumSquares : OpKind::CheckFinite;
       for (const Node& step : deferred_) {
-        Node check{OpKind::CheckFinite, Pass::Update, step.op, {}, step.name, {}, {}, {}};
-        check.reads = {step.reads[1], program_.loss_scale};
-        check.writes = {program_.loss_scale};
+        Node check{kind, Pass::Update, step.op, {}, step.name, {}, {}, {}};
+        const ParamId param = program_.buffers[step.reads[0]].param;
+        if (options_.rule.clips) check.attrs = SquaresAttrs{first_reader_[param] >= stage_.begin()};
+        check.reads = {step.reads[1], program_.agreement};
+        check.writes = {program_.agreement};
         program_.nodes.push_back(std::move(check));
       }
     }
     program_.first_step = program_.nodes.size();
+    const auto emit_agreement = [&](OpKind kind) {
+      Node node{kind, Pass::Update, id_of(ops_.front()), {}, ops_.front().name, {}, {}, {}};
+      node.reads = node.writes = {program_.agreement};
+      program_.nodes.push_back(std::move(node));
+    };
+    if (options_.rule.clips) emit_agreement(OpKind::ClipNorm);
     for (Node& node : deferred_) program_.nodes.push_back(std::move(node));
-    if (program_.loss_scale == kNone) return;
-    emit(ops_.front(), OpKind::AdjustScale, Pass::Update, {program_.loss_scale}, {program_.loss_scale});
+    if (scales_) emit_agreement(OpKind::AdjustScale);
+  }
+
+  // Which parameters are read by several operators, of whatever stages.
+  void find_shared() {
+    readers_of_param_.assign(graph_.params.size(), 0);
+    first_reader_.assign(graph_.params.size(), kNone);
+    summed_.assign(graph_.params.size(), kNone);
+    for (OpId op = 0; op < static_cast<OpId>(graph_.ops.size()); ++op) {
+      for (ParamId param : graph_.ops[op].params) {
+        if (readers_of_param_[param]++ == 0) first_reader_[param] = op;
+      }
+    }
+  }
+  // Of the operators of this stage, the first: backward comes to it last.
+  OpId first_reader_here(ParamId param) const {
+    for (const Op& op : ops_) {
+      if (std::find(op.params.begin(), op.params.end(), param) != op.params.end()) return id_of(op);
+    }
+    return kNone;
+  }
+
+  // The block's forward once more, into buffers of its own: those of the first time need not be kept.
+  void remake(int block) {
+    for (const Op& op : ops_) {
+      if (op.block != block) continue;
+      const size_t first = program_.nodes.size();
+      forward(op, /*training=*/true);
+      for (size_t i = first; i < program_.nodes.size(); ++i) remade_.push_back(i);
+    }
+  }
+
+  // Of what was made once more, the nodes whose results nobody reads: the end of a block is kept as the next one's
+  // beginning.
+  void drop_unread() {
+    std::vector<int> reads(program_.buffers.size(), 0);
+    for (const Node& node : program_.nodes) {
+      for (BufferId id : node.reads) ++reads[id];
+    }
+    for (auto node = remade_.rbegin(); node != remade_.rend(); ++node) {
+      const Node& made = program_.nodes[*node];
+      const bool read = std::any_of(made.writes.begin(), made.writes.end(), [&](BufferId id) { return reads[id] > 0; });
+      if (read) continue;
+      for (BufferId id : made.reads) --reads[id];
+      program_.nodes.erase(program_.nodes.begin() + static_cast<std::ptrdiff_t>(*node));
+    }
   }
 
   // A buffer for a value that this stage reads but does not make.
@@ -157,10 +222,11 @@ class Unroller {
     std::vector<BufferId> reads, writes;
     for (ValueId input : op.inputs) reads.push_back(value_buffer_[input]);
     if (op.kind == OpKind::SoftmaxCrossEntropy) {
+      program_.logits = reads[0];
       writes.push_back(program_.metrics);
       if (training) {
-        probabilities_ = saved(op, "probabilities", graph_.values[op.inputs[0]].shape, wide(graph_.dtype));
-        writes.push_back(probabilities_);
+        writes.push_back(
+            op_saved(op) = saved(op, "saved", {2, graph_.values[graph_.labels].shape.elements()}, wide(graph_.dtype)));
       }
       emit(op, op.kind, pass, std::move(reads), std::move(writes));
       return;
@@ -280,8 +346,8 @@ class Unroller {
     const bool wants_dx = differentiable_[op.inputs[0]];
     if (op.kind == OpKind::SoftmaxCrossEntropy) {
       if (!wants_dx) return;
-      std::vector<BufferId> reads{probabilities_, program_.labels};
-      if (program_.loss_scale != kNone) reads.push_back(program_.loss_scale);
+      std::vector<BufferId> reads{x, program_.labels, op_saved(op)};
+      if (scales_) reads.push_back(program_.agreement);
       emit(op, op.kind, Pass::InputGrad, std::move(reads), {input_gradient(op, 0)}, {{0, 0}});
       return;
     }
@@ -333,6 +399,9 @@ class Unroller {
         emit(op, op.kind, Pass::InputGrad, {dy, value_buffer_[op.output]}, {input_gradient(op, 0)}, {{0, 0}});
         break;
       case OpKind::SelectToken: emit(op, op.kind, Pass::InputGrad, {dy}, {input_gradient(op, 0)}); break;
+      case OpKind::SpanLogits:
+        emit(op, op.kind, Pass::InputGrad, {dy, value_buffer_[op.inputs[1]]}, {input_gradient(op, 0)});
+        break;
       case OpKind::BatchNorm: {
         const BatchNormAttrs& attrs = *norm;
         const BufferId dsums = add_buffer(
@@ -399,44 +468,74 @@ class Unroller {
   }
 
   void emit_weight_grad(const Op& op, std::vector<BufferId> reads, const std::vector<ParamId>& params) {
-    const bool sums = options_.microbatches > 1, keeps = sums || options_.keeps_gradients;
-    const bool late = keeps || updates_late(graph_, options_.style);
+    const bool sums = options_.microbatches > 1;
     std::vector<BufferId> gradients;
     for (ParamId id : params) {
       const Param& param = graph_.params[id];
+      const bool keeps = options_.keeps_gradients || readers_of_param_[id] > 1;
       const BufferRole role = keeps && !sums ? BufferRole::SharedGradient : BufferRole::WeightGradient;
       const DType dtype = role == BufferRole::SharedGradient ? wide(graph_.dtype) : weight_type(param);
       gradients.push_back(add_buffer({"d " + param.name, param.shape, dtype, role, id}));
     }
     emit(op, op.kind, Pass::WeightGrad, std::move(reads), gradients);
     for (size_t i = 0; i < params.size(); ++i) {
-      const Param& param = graph_.params[params[i]];
       BufferId gradient = gradients[i];
       if (sums) {
+        const Param& param = graph_.params[params[i]];
         const BufferId total =
             add_buffer({"sum " + param.name, param.shape, wide(graph_.dtype), BufferRole::GradientSum, params[i]});
         program_.nodes.push_back(
             {OpKind::Accumulate, Pass::WeightGrad, id_of(op), {}, op.name, {total, gradient}, {total}, {}});
         gradient = total;
       }
-      Node step{OpKind::SgdStep, Pass::Update, id_of(op), {}, op.name, {}, {}, {}};
-      step.reads = {weight_[params[i]], gradient};
-      step.writes = {weight_[params[i]]};
-      if (options_.velocity) {
-        const BufferId velocity =
-            add_buffer({"velocity " + param.name, param.shape, wide(graph_.dtype), BufferRole::Velocity, params[i]});
-        step.reads.push_back(velocity);
-        step.writes.push_back(velocity);
+      if (readers_of_param_[params[i]] > 1) {
+        emit_shared_step(op, params[i], gradient);
+      } else {
+        const bool late = sums || options_.keeps_gradients || updates_late(graph_, options_.style, options_.rule);
+        emit_step(op, params[i], gradient, late);
       }
-      if (is_half(graph_.dtype)) {
-        const BufferId master =
-            add_buffer({"master " + param.name, param.shape, DType::F32, BufferRole::Master, params[i]});
-        step.reads.push_back(master);
-        step.writes.push_back(master);
-      }
-      if (program_.loss_scale != kNone) step.reads.push_back(program_.loss_scale);
-      (late ? deferred_ : program_.nodes).push_back(std::move(step));
     }
+  }
+
+  // The gradients of one parameter are added up once all are there.
+  void emit_shared_step(const Op& op, ParamId param, BufferId gradient) {
+    if (summed_[param] == kNone) {
+      summed_[param] = gradient;
+    } else {
+      sums_.push_back({OpKind::Accumulate,
+                       Pass::Update,
+                       id_of(op),
+                       {},
+                       op.name,
+                       {summed_[param], gradient},
+                       {summed_[param], gradient},
+                       {}});
+    }
+    if (id_of(op) != first_reader_here(param)) return;
+    if (reads_elsewhere(param)) program_.tied.push_back(summed_[param]);
+    emit_step(op, param, summed_[param], /*late=*/true);
+  }
+  bool reads_elsewhere(ParamId param) const {
+    int here = 0;
+    for (const Op& op : ops_) here += static_cast<int>(std::count(op.params.begin(), op.params.end(), param));
+    return here < readers_of_param_[param];
+  }
+
+  void emit_step(const Op& op, ParamId id, BufferId gradient, bool late) {
+    const Param& param = graph_.params[id];
+    Node step{options_.rule.step, Pass::Update, id_of(op), {}, op.name, {}, {}, {}};
+    step.reads = {weight_[id], gradient};
+    step.writes = {weight_[id]};
+    const auto add_slot = [&](const char* name, DType dtype, BufferRole role) {
+      const BufferId slot = add_buffer({name + param.name, param.shape, dtype, role, id});
+      step.reads.push_back(slot);
+      step.writes.push_back(slot);
+    };
+    if (options_.rule.velocity) add_slot("velocity ", wide(graph_.dtype), BufferRole::Velocity);
+    if (options_.rule.second_moment) add_slot("second moment ", wide(graph_.dtype), BufferRole::SecondMoment);
+    if (is_half(graph_.dtype)) add_slot("master ", DType::F32, BufferRole::Master);
+    if (program_.agreement != kNone) step.reads.push_back(program_.agreement);
+    (late ? deferred_ : program_.nodes).push_back(std::move(step));
   }
 
   BufferId& op_saved(const Op& op) {
@@ -454,8 +553,13 @@ class Unroller {
   std::vector<BufferId> saved_;               // per operator: batch-norm statistics, argmax, sums
   std::vector<std::vector<BufferId>> parts_;  // per value: contributions to its gradient
   std::vector<bool> differentiable_;
+  bool scales_ = false;  // gradients carry a loss scale
+  std::vector<int> readers_of_param_;
+  std::vector<OpId> first_reader_;  // of each parameter
+  std::vector<BufferId> summed_;    // of parameters with several readers: the gradient that others are added to
+  std::vector<Node> sums_;          // those additions
   std::vector<Node> deferred_;
-  BufferId probabilities_ = kNone;
+  std::vector<size_t> remade_;   // nodes of blocks that were made once more
   const Op* waiting_ = nullptr;  // convolution whose weight gradient comes after the batch norm before it
   BufferId waiting_dy_ = kNone;
 };
@@ -480,7 +584,7 @@ std::vector<Bucket> gradient_buckets(const Program& program, size_t bytes) {
         buckets.emplace_back();
         filled = 0;
       }
-      buckets.back().params.push_back(buffer.param);
+      buckets.back().gradients.push_back(id);
       buckets.back().end = i + 1;
       filled += static_cast<size_t>(buffer.shape.elements()) * bytes_of(buffer.dtype);
     }

@@ -27,7 +27,7 @@ Builder::Builder(std::string model, const Shape& features, const char* what, DTy
 }
 
 ParamId Builder::param(const std::string& name, Shape shape, ParamRole role, Init init) {
-  graph_.params.push_back({name, shape, role, init});
+  graph_.params.push_back({name, shape, role, init, depth_, in_head_});
   return static_cast<ParamId>(graph_.params.size()) - 1;
 }
 
@@ -35,8 +35,24 @@ ValueId Builder::emit(const std::string& name, OpKind kind, const Attrs& attrs, 
                       Shape shape, std::vector<ParamId> params) {
   const auto output = static_cast<ValueId>(graph_.values.size());
   graph_.values.push_back({name, shape, graph_.dtype});
-  graph_.ops.push_back({name, kind, attrs, std::move(inputs), output, std::move(params)});
+  const int block = in_block_ ? blocks_ - 1 : kNone;
+  graph_.ops.push_back({name, kind, attrs, std::move(inputs), output, std::move(params), block});
   return output;
+}
+
+void Builder::begin_block() {
+  in_block_ = true;
+  depth_ = ++blocks_;
+}
+
+void Builder::end_blocks() {
+  in_block_ = false;
+  depth_ = blocks_ + 1;
+}
+
+void Builder::begin_head() {
+  end_blocks();
+  in_head_ = true;
 }
 
 void Builder::require_rank(const std::string& name, ValueId x, int rank) const {
@@ -71,6 +87,28 @@ ValueId Builder::linear(const std::string& name, ValueId x, const LinearAttrs& a
   if (attrs.bias) params.push_back(param(name + ".bias", {attrs.out_features}, ParamRole::Bias, bias));
   const Shape out = in.rank() == 3 ? Shape{in[0], in[1], attrs.out_features} : Shape{in[0], attrs.out_features};
   return emit(name, OpKind::Linear, attrs, {x}, out, std::move(params));
+}
+
+ValueId Builder::transposed_linear(const std::string& name, ValueId x, const LinearAttrs& attrs, Init weight) {
+  const ValueId y = linear(name, x, attrs, weight);
+  graph_.params[graph_.ops.back().params[0]].stored_transposed = true;
+  return y;
+}
+
+ValueId Builder::tied_linear(const std::string& name, ValueId x, const std::string& weight_name) {
+  for (ParamId id = 0; id < static_cast<ParamId>(graph_.params.size()); ++id) {
+    const Param& weight = graph_.params[id];
+    if (weight.name != weight_name) continue;
+    Shape out = shape(x);
+    if (weight.shape.rank() != 2 || weight.shape[1] != out.width()) {
+      fail_input("{}: layer {} takes {} features, {} is {}", graph_.name, name, out.width(), weight_name,
+                 weight.shape.str());
+    }
+    const auto features = static_cast<int>(weight.shape[0]);
+    out = out.rank() == 3 ? Shape{out[0], out[1], features} : Shape{out[0], features};
+    return emit(name, OpKind::Linear, LinearAttrs{.out_features = features, .bias = false}, {x}, out, {id});
+  }
+  fail_input("{}: layer {} shares a weight {}, which no layer before it has", graph_.name, name, weight_name);
 }
 
 void Builder::require_tokens(const std::string& name, ValueId tokens) const {
@@ -116,6 +154,13 @@ ValueId Builder::select_token(const std::string& name, ValueId x, int index) {
     fail_input("{}: layer {}: token {}, the input has tokens 0 to {}", graph_.name, name, index, in[1] - 1);
   }
   return emit(name, OpKind::SelectToken, SelectTokenAttrs{index}, {x}, {in[0], in[2]});
+}
+
+ValueId Builder::span_logits(const std::string& name, ValueId x, ValueId tokens) {
+  require_rank(name, x, 3);
+  require_tokens(name, tokens);
+  const Shape& in = shape(x);
+  return emit(name, OpKind::SpanLogits, {}, {x, tokens}, {in[0], in[2], in[1]});
 }
 
 ValueId Builder::layer_norm(const std::string& name, ValueId x, double epsilon) {
@@ -220,7 +265,9 @@ ValueId Builder::add(const std::string& name, ValueId a, ValueId b) {
 }
 
 void Builder::softmax_cross_entropy(const std::string& name, ValueId logits, double label_smoothing) {
-  require_rank(name, logits, 2);
+  const Shape& rows = shape(logits);
+  if (rows.rank() != 3) require_rank(name, logits, 2);
+  graph_.values[graph_.labels].shape = rows.rank() == 3 ? Shape{rows[0], rows[1]} : Shape{rows[0]};
   graph_.logits = logits;
   emit(name, OpKind::SoftmaxCrossEntropy, LossAttrs{label_smoothing}, {logits, graph_.labels}, {1});
 }

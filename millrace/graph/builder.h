@@ -23,9 +23,19 @@ class Builder {
   ValueId tokens() const { return graph_.features; }
   const Shape& shape(ValueId value) const { return graph_.values[value].shape; }
 
+  // The model's repeated parts: what is written from here on belongs to the next of them, or to none any more.
+  void begin_block();
+  void end_blocks();
+  // What is written from here on is made for the classes of one task.
+  void begin_head();
+
   // Initialisation of `weight`; biases of conv and linear follow `bias`.
   ValueId conv(const std::string& name, ValueId x, const Conv2dAttrs& attrs, Init weight, Init bias = {});
   ValueId linear(const std::string& name, ValueId x, const LinearAttrs& attrs, Init weight, Init bias = {});
+  // The same by a weight that published files keep with its axes exchanged.
+  ValueId transposed_linear(const std::string& name, ValueId x, const LinearAttrs& attrs, Init weight);
+  // The same by a weight that another layer made, without bias: both train it.
+  ValueId tied_linear(const std::string& name, ValueId x, const std::string& weight_name);
   // The mean of the table's rows that the tokens of a sample name; tokens below zero are none.
   ValueId embedding_bag(const std::string& name, ValueId tokens, int64_t entries, int64_t width, Init weight);
   // The table's row that each token names.
@@ -35,6 +45,8 @@ class Builder {
   // The pixels of an image behind a learned token.
   ValueId image_tokens(const std::string& name, ValueId x, const std::string& weight_name, Init weight);
   ValueId select_token(const std::string& name, ValueId x, int index);
+  // Each feature as logits over the tokens there are.
+  ValueId span_logits(const std::string& name, ValueId x, ValueId tokens);
   ValueId layer_norm(const std::string& name, ValueId x, double epsilon);
   ValueId gelu(const std::string& name, ValueId x, bool tanh);
   ValueId tanh(const std::string& name, ValueId x);
@@ -48,6 +60,7 @@ class Builder {
   ValueId flatten(const std::string& name, ValueId x);
   ValueId dropout(const std::string& name, ValueId x, double probability);
   ValueId add(const std::string& name, ValueId a, ValueId b);
+  // Over the last axis; a sample has as many labels as the logits have rows of it.
   void softmax_cross_entropy(const std::string& name, ValueId logits, double label_smoothing);
 
   Graph finish() &&;
@@ -62,6 +75,9 @@ class Builder {
   void require_rank(const std::string& name, ValueId x, int rank) const;
 
   Graph graph_;
+  int blocks_ = 0;
+  bool in_block_ = false, in_head_ = false;
+  int depth_ = 0;
 };
 
 }  // namespace millrace::graph

@@ -1,5 +1,7 @@
 #include "millrace/graph/graph.h"
 
+#include <algorithm>
+
 namespace millrace::graph {
 
 const char* name_of(OpKind kind) {
@@ -11,6 +13,7 @@ const char* name_of(OpKind kind) {
     case OpKind::Positions: return "positions";
     case OpKind::ImageTokens: return "image_tokens";
     case OpKind::SelectToken: return "select_token";
+    case OpKind::SpanLogits: return "span_logits";
     case OpKind::LayerNorm: return "layer_norm";
     case OpKind::Gelu: return "gelu";
     case OpKind::Tanh: return "tanh";
@@ -26,8 +29,12 @@ const char* name_of(OpKind kind) {
     case OpKind::SoftmaxCrossEntropy: return "softmax_cross_entropy";
     case OpKind::Accumulate: return "accumulate";
     case OpKind::CheckFinite: return "check_finite";
+    case OpKind::SumSquares: return "sum_squares";
+    case OpKind::ClipNorm: return "clip_norm";
     case OpKind::AdjustScale: return "adjust_scale";
     case OpKind::SgdStep: return "sgd_step";
+    case OpKind::AdamStep: return "adam_step";
+    case OpKind::LambStep: return "lamb_step";
   }
   return "?";
 }
@@ -45,6 +52,10 @@ int64_t Graph::trainable_elements() const {
     if (param.trainable()) count += param.shape.elements();
   }
   return count;
+}
+
+bool has_blocks(const Graph& graph) {
+  return std::any_of(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return op.block != kNone; });
 }
 
 double forward_flops(const Graph& graph, const Op& op) {

@@ -24,6 +24,7 @@ enum class OpKind {
   Positions,
   ImageTokens,
   SelectToken,
+  SpanLogits,
   LayerNorm,
   Gelu,
   Tanh,
@@ -40,7 +41,11 @@ enum class OpKind {
   // Those that no model writes; autodiff and the optimizer add them.
   Accumulate,
   CheckFinite,
+  SumSquares,
+  ClipNorm,
   SgdStep,
+  AdamStep,
+  LambStep,
   AdjustScale,
 };
 const char* name_of(OpKind kind);
@@ -115,9 +120,12 @@ struct AttentionAttrs {
 struct LossAttrs {
   double label_smoothing = 0.0;
 };
+struct SquaresAttrs {
+  bool counts = true;  // false: an earlier stage counts the parameter
+};
 using Attrs =
     std::variant<std::monostate, Conv2dAttrs, LinearAttrs, BatchNormAttrs, PoolAttrs, AdaptivePoolAttrs, DropoutAttrs,
-                 EmbeddingAttrs, SelectTokenAttrs, LayerNormAttrs, GeluAttrs, AttentionAttrs, LossAttrs>;
+                 EmbeddingAttrs, SelectTokenAttrs, LayerNormAttrs, GeluAttrs, AttentionAttrs, LossAttrs, SquaresAttrs>;
 
 struct Value {
   std::string name;
@@ -132,12 +140,16 @@ struct Init {
   double scale = 0.0;  // the constant, the standard deviation, or the bound
 };
 
-// A parameter or a running statistic, known everywhere by its global name (torchvision's names).
+// A parameter or a running statistic, known everywhere by its global name (torchvision's and Hugging Face's names).
+// Several operators may read one.
 struct Param {
   std::string name;
   Shape shape;
   ParamRole role = ParamRole::Weight;
   Init init;
+  int depth = 0;                   // of its layer: 0 before the blocks, then 1, 2, ..., and one more behind them
+  bool is_head = false;            // made for the classes of one task: may start anew where the rest is from a file
+  bool stored_transposed = false;  // in published files its two axes are exchanged
   bool trainable() const { return role != ParamRole::RunningMean && role != ParamRole::RunningVariance; }
 };
 
@@ -148,6 +160,7 @@ struct Op {
   std::vector<ValueId> inputs;
   ValueId output = kNone;
   std::vector<ParamId> params;
+  int block = kNone;  // one of the model's repeated parts: what recomputation keeps nothing of but its input
 };
 
 struct Graph {
@@ -157,13 +170,16 @@ struct Graph {
   std::vector<Param> params;
   std::vector<Op> ops;
   ValueId features = kNone;  // what a sample is: images N x C x H x W, or tokens N x planes x length
-  ValueId labels = kNone;    // N, i32; a negative label marks a row that is not a sample
+  ValueId labels = kNone;    // N or N x K, i32; a negative label marks a row that is not a sample
   ValueId logits = kNone;
 
   int64_t batch() const { return values[features].shape[0]; }
   OpId producer(ValueId value) const;  // kNone for features and labels
   int64_t trainable_elements() const;
 };
+
+// Whether the model has repeated parts that can be computed again one by one.
+bool has_blocks(const Graph& graph);
 
 // Multiply-add operations count as two. The arithmetic of one forward, as the direct algorithm does it.
 double forward_flops(const Graph& graph, const Op& op);

@@ -25,9 +25,10 @@ const char* name_of(BufferRole role) {
     case BufferRole::WeightGradient: return "weight gradients";
     case BufferRole::GradientSum: return "gradient sums";
     case BufferRole::SharedGradient: return "replicas' gradients";
-    case BufferRole::Velocity: return "optimizer";
+    case BufferRole::Velocity:
+    case BufferRole::SecondMoment: return "optimizer";
     case BufferRole::Master: return "master weights";
-    case BufferRole::LossScale: return "loss scale";
+    case BufferRole::Agreement: return "agreement";
     case BufferRole::Statistic: return "statistics";
     case BufferRole::Metric: return "metrics";
   }

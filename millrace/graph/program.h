@@ -19,6 +19,8 @@
 //                        WeightGrad  dy                                          dw
 //   SelectToken          Forward     x                                           y
 //                        InputGrad   dy                                          dx
+//   SpanLogits           Forward     x, tokens                                   y
+//                        InputGrad   dy, tokens                                  dx
 //   LayerNorm            Forward     x, scale, shift                             y, [saved]
 //                        InputGrad   dy, x, scale, saved                         dx
 //                        WeightGrad  dy, x, saved                                dscale, dshift
@@ -40,12 +42,17 @@
 //   AvgPool, Adaptive..  Forward     x                                           y
 //   Flatten, Dropout     InputGrad   dy                                          dx
 //   Add                  Forward     a, b                                        y
-//   SoftmaxCrossEntropy  Forward     logits, labels                              metrics, [probabilities]
-//                        InputGrad   probabilities, labels, [loss_scale]         dlogits
-//   Accumulate           Forward     total, part                                 total
-//   CheckFinite          Update      dw, loss_scale                              loss_scale
-//   SgdStep              Update      w, dw, [velocity], [master], [loss_scale]   w, [velocity], [master]
-//   AdjustScale          Update      loss_scale                                  loss_scale
+//   SoftmaxCrossEntropy  Forward     logits, labels                              metrics, [saved]
+//                        InputGrad   logits, labels, saved, [agreement]          dlogits
+//   Accumulate           WeightGrad  total, part                                 total
+//                        Update      total, part                                 total, part
+//   CheckFinite          Update      dw, agreement                               agreement
+//   SumSquares           Update      dw, agreement                               agreement
+//   ClipNorm             Update      agreement                                   agreement
+//   SgdStep              Update      w, dw, [velocity], [master], [agreement]    w, [velocity], [master]
+//   AdamStep, LambStep   Update      w, dw, velocity, second_moment, [master],   w, velocity, second_moment, [master]
+//                                    [agreement]
+//   AdjustScale          Update      agreement                                   agreement
 //
 // `sums` are the sums over all rows of a convolution's outputs and of their squares (2 x C x 1 x 1), for the batch norm
 // that reads it: where all rows are samples, it need not read x for them. `saved` is mean then inverse standard
@@ -64,10 +71,27 @@
 // backward: weight (query i, key j) of head h of a sample is element (h L + i) L + j of the sample's row
 // (dropout_mask.h).
 //
+// A loss is over rows of logits, one for each label: all axes of the logits but the last are those of the labels (N, or
+// N x K where a sample has K). A label below zero has no loss. `saved` is each row's largest logit, then
+// one over its sum of exponentials of what the others are smaller (2 x rows), in 32 bits at least, as exact as the
+// probabilities themselves; the gradient of a row is weighted by inverse_samples / K. `metrics` counts rows.
+// SpanLogits makes N x K x L of N x L x K, -1e4 where the token is none.
+//
 // Where values have sixteen bits, so have weights, their gradients of one micro-batch, and what is sent; parameters of
 // normalisation, statistics and everything that is summed have 32, and each parameter has a `master` in f32 that the
 // optimizer works on. With f16 the gradients carry a factor, the loss scale: an update whose gradients are not all
 // finite is left out and the scale made smaller.
+//
+// What all stages have to know of an update before they make it is the `agreement`: whether gradients overflowed, and
+// the sum of squares of each parameter's gradient, from which ClipNorm makes the norm of all of them and a factor for
+// every step. Squares have a place for each parameter of the graph, and only the stage that first reads a parameter
+// fills it (SquaresAttrs), so that the sum over stages gives everyone the same numbers in the same order whatever the
+// partition. SumSquares with f16 also does what CheckFinite does. AdamStep and LambStep count steps from 1: those left
+// out do not count.
+//
+// A parameter that several operators read has a gradient of its own for each, summed over micro-batches apart, so that
+// it makes no difference whether they are on one stage: an Accumulate before the checks adds those of one stage (and
+// clears the part), the sum over stages adds the rest.
 #pragma once
 
 #include <string>
@@ -90,17 +114,21 @@ enum class BufferRole {
   WeightGradient,
   GradientSum,     // a weight gradient summed over micro-batches; lives as long as the session
   SharedGradient,  // a weight gradient of one micro-batch, kept for the sum over replicas; lives as long as the session
-  Velocity,        // optimizer slot; lives as long as the session
+  Velocity,        // optimizer slot: momentum, or the mean of gradients; lives as long as the session
+  SecondMoment,    // optimizer slot: the mean of their squares; lives as long as the session
   Master,          // a parameter in f32 where the weight has sixteen bits; lives as long as the session
-  LossScale,       // see LossScaleField; lives as long as the session
+  Agreement,       // see AgreementField; lives as long as the session
   Statistic,       // running mean or variance; lives as long as the session
   Metric,
 };
 const char* name_of(BufferRole role);
+constexpr bool is_optimizer_slot(BufferRole role) {
+  return role == BufferRole::Velocity || role == BufferRole::SecondMoment;
+}
 constexpr bool is_persistent(BufferRole role) {
   return role == BufferRole::Input || role == BufferRole::Weight || role == BufferRole::GradientSum ||
-         role == BufferRole::SharedGradient || role == BufferRole::Velocity || role == BufferRole::Master ||
-         role == BufferRole::LossScale || role == BufferRole::Statistic || role == BufferRole::Metric;
+         role == BufferRole::SharedGradient || is_optimizer_slot(role) || role == BufferRole::Master ||
+         role == BufferRole::Agreement || role == BufferRole::Statistic || role == BufferRole::Metric;
 }
 constexpr bool is_kept_gradient(BufferRole role) {
   return role == BufferRole::GradientSum || role == BufferRole::SharedGradient;
@@ -108,8 +136,10 @@ constexpr bool is_kept_gradient(BufferRole role) {
 
 enum Metric { kLossSum, kTop1, kTop5, kRows, kNumMetrics };
 
-// Floats. kOverflow counts the gradients of an update that are not finite, and who found some; 0: the update is made.
-enum LossScaleField { kScale, kInverseScale, kGoodSteps, kOverflow, kSkippedSteps, kNumLossScaleFields };
+// Floats. From kOverflow on they are summed over stages: it counts the gradients of an update that are not finite, and
+// who found some (0: the update is made); from kSquares on follows one for each parameter of the graph, if gradients
+// are clipped. kNorm is that of the last gradient as it was without the loss scale, kClip what steps multiply it by.
+enum AgreementField { kScale, kInverseScale, kGoodSteps, kSkippedSteps, kNorm, kClip, kOverflow, kSquares };
 
 struct Buffer {
   std::string name;
@@ -144,21 +174,33 @@ struct Crossing {
   BufferId gradient = kNone;  // kNone where no gradient flows
 };
 
+constexpr bool is_step(OpKind kind) {
+  return kind == OpKind::SgdStep || kind == OpKind::AdamStep || kind == OpKind::LambStep;
+}
+
 struct Program {
   std::vector<Buffer> buffers;
   std::vector<Node> nodes;
   // nodes[0, backward) are forward and nodes[backward, update) backward, once per micro-batch each; nodes[update, end)
-  // run once per step: checks, then from `first_step` on one SgdStep per parameter, then AdjustScale if there is a
+  // run once per step: sums of gradients of one parameter, from `first_check` on checks, one per parameter; from
+  // `first_step` on ClipNorm if gradients are clipped, one step per parameter, and AdjustScale if there is a loss
   // scale.
   size_t first_backward = 0;
   size_t first_update = 0;
+  size_t first_check = 0;
   size_t first_step = 0;
   BufferId features = kNone;  // kNone where the stage does not read them
   BufferId labels = kNone;
   BufferId metrics = kNone;
-  BufferId loss_scale = kNone;
+  BufferId logits = kNone;  // kNone where the stage does not make them
+  BufferId agreement = kNone;
+  // Gradients of parameters that other stages read too: to be summed with theirs before the checks.
+  std::vector<BufferId> tied;
   std::vector<Crossing> inputs;   // from earlier stages; a gradient goes back
   std::vector<Crossing> outputs;  // to later stages; a gradient comes back from each
+
+  // Whether the parameters of a stage are updated together, because something is to be known of all gradients first.
+  bool updates_whole() const { return agreement != kNone || first_check > first_update || !tied.empty(); }
 
   const Shape& read_shape(const Node& node, int i) const { return buffers[node.reads[i]].shape; }
   const Shape& write_shape(const Node& node, int i) const { return buffers[node.writes[i]].shape; }
@@ -186,7 +228,7 @@ std::vector<StageEdge> stage_edges(const Graph& graph, const std::vector<OpId>& 
 // A piece of a stage's gradients that is summed over replicas as one. Buckets follow each other in the order in
 // which backward completes them.
 struct Bucket {
-  std::vector<ParamId> params;
+  std::vector<BufferId> gradients;
   size_t end = 0;  // its last gradient is complete before this node
 };
 
@@ -199,22 +241,34 @@ struct Style {
   bool operator==(const Style&) const = default;
 };
 
-// Whether all updates of a step come at its end. Gradients in f16 are all checked before the first of them.
-inline bool updates_late(const Graph& graph, const Style& style) {
-  return style.late_updates || graph.dtype == DType::F16;
+// What the optimizer keeps of each parameter and needs to know before it.
+struct UpdateRule {
+  OpKind step = OpKind::SgdStep;
+  bool velocity = true;
+  bool second_moment = false;
+  bool clips = false;  // needs the norm of all gradients
+  bool operator==(const UpdateRule&) const = default;
+};
+
+// Whether all updates of a step come at its end: gradients in f16 are all checked before the first of them, and so is
+// their norm made.
+inline bool updates_late(const Graph& graph, const Style& style, const UpdateRule& rule) {
+  return style.late_updates || graph.dtype == DType::F16 || rule.clips;
 }
 // Whether gradients outlive the pass that makes them: for a sum over replicas, or because passes of other micro-batches
 // run before a late update.
-inline bool keeps_gradients(const Graph& graph, const Style& style, bool replicated, int microbatches_in_flight) {
-  return replicated || (updates_late(graph, style) && microbatches_in_flight > 1);
+inline bool keeps_gradients(const Graph& graph, const Style& style, const UpdateRule& rule, bool replicated,
+                            int microbatches_in_flight) {
+  return replicated || (updates_late(graph, style, rule) && microbatches_in_flight > 1);
 }
 
 struct TrainingOptions {
   int microbatches = 1;
-  bool velocity = true;          // the optimizer keeps a momentum slot
+  UpdateRule rule = {};
   bool keeps_gradients = false;  // see above
   StageSlice stage = {};
   Style style = {};
+  bool remakes_blocks = false;  // keep only what a block of the model reads, run its forward again before its backward
 };
 
 // Forward, backward and update. With one micro-batch and one replica each parameter is updated as soon as its

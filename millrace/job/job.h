@@ -12,6 +12,12 @@ namespace millrace::job {
 enum class Device { Cpu, Cuda, Reference };
 enum class Precision { Fp32, Tf32, Fp16, Bf16 };
 
+// What a model says of a sample.
+enum class Head {
+  Classes,  // one of them; a language model: which token comes next, everywhere
+  Span,     // bert: where in a text the answer to a question begins and ends
+};
+
 struct Model {
   std::string name = "resnet50";  // one of model::model_names()
   int classes = 1000;
@@ -19,19 +25,26 @@ struct Model {
   int channels = 3;
   double dropout = -1;  // 0 turns it off; -1: usual for the model
   // Transformers and bag_of_tokens; 0: as the model's name says.
-  int width = 0;           // features of a token
-  int layers = 0;          // blocks
-  int heads = 0;           // of an attention
-  int mlp = 0;             // features between the two linear layers of a block
-  int patch = 16;          // vit: height and width of the squares that become tokens
-  int vocabulary = 30522;  // text: tokens that there are
-  int tokens = 128;        // text: length, with [CLS] and [SEP]
-  std::string init = {};   // a safetensors file with the model's parameters; empty: random from the seed
+  int width = 0;       // features of a token
+  int layers = 0;      // blocks
+  int heads = 0;       // of an attention
+  int mlp = 0;         // features between the two linear layers of a block
+  int patch = 16;      // vit: height and width of the squares that become tokens
+  int vocabulary = 0;  // text: tokens that there are
+  int tokens = 128;    // text: length, with [CLS] and [SEP]
+  Head head = Head::Classes;
+  std::string init = {};  // a safetensors file with the model's parameters; empty: random from the seed
   bool operator==(const Model&) const = default;
 };
 
 inline bool is_bert(const Model& model) { return model.name.starts_with("bert"); }
-inline bool reads_tokens(const Model& model) { return model.name == "bag_of_tokens" || is_bert(model); }
+inline bool is_gpt(const Model& model) { return model.name.starts_with("gpt2"); }
+inline bool reads_tokens(const Model& model) {
+  return model.name == "bag_of_tokens" || is_bert(model) || is_gpt(model);
+}
+inline int vocabulary_of(const Model& model) {
+  return model.vocabulary > 0 ? model.vocabulary : is_gpt(model) ? 50257 : 30522;
+}
 // Numbers of each token: its id, and for BERT its segment.
 inline int token_planes(const Model& model) { return is_bert(model) ? 2 : 1; }
 
@@ -54,9 +67,11 @@ struct Transform {
   bool operator==(const Transform&) const = default;
 };
 
-enum class DataKind { Synthetic, Generated, OfRecord, ImageFolder, Cifar10, Cifar100, TsvText, Squad };
+enum class DataKind { Synthetic, Generated, OfRecord, ImageFolder, Cifar10, Cifar100, TsvText, Squad, TokenFile };
 constexpr bool is_from_files(DataKind kind) { return kind != DataKind::Synthetic && kind != DataKind::Generated; }
-constexpr bool is_text(DataKind kind) { return kind == DataKind::TsvText || kind == DataKind::Squad; }
+// Words that a vocabulary turns into tokens.
+constexpr bool is_words(DataKind kind) { return kind == DataKind::TsvText || kind == DataKind::Squad; }
+constexpr bool is_text(DataKind kind) { return is_words(kind) || kind == DataKind::TokenFile; }
 
 enum class OnError { Stop, Skip };
 enum class Color { Strict, Convert };
@@ -80,6 +95,10 @@ struct Data {
 
   std::string vocab = {};  // text: a vocab.txt
   bool lower_case = true;  // text: and accents stripped
+  int token_bytes = 2;     // token_file: of each token
+  int doc_stride = 128;    // squad: tokens that neighbouring windows of a text share
+  int max_question = 64;   // squad: tokens, of a longer question the end is cut
+  int max_answer = 30;     // squad: tokens of an answer that evaluation gives
 
   bool has_test() const {
     return is_from_files(kind) ? !test.empty() : kind == DataKind::Generated && test_samples > 0;
@@ -87,18 +106,23 @@ struct Data {
   bool operator==(const Data&) const = default;
 };
 
+enum class Algorithm { Sgd, AdamW, Lamb };
 struct Optimizer {
+  Algorithm kind = Algorithm::Sgd;
   double lr = 0.1;
-  double momentum = 0.9;
-  bool nesterov = false;
+  double momentum = 0.9;                              // sgd
+  bool nesterov = false;                              // sgd
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // adamw and lamb
+  double clip_norm = 0;    // gradients whose norm over the whole model is larger are scaled down to it; 0: never
+  double layer_decay = 1;  // a layer's rate is this power of its distance from the head
   double weight_decay = 0.0;
-  bool decoupled = false;  // decay weights by lr * weight_decay instead of adding it to the gradient (L2)
+  bool decoupled = false;  // sgd: decay weights by lr * weight_decay instead of adding it to the gradient (L2)
   bool decay_bias = true;  // false: biases are not decayed
   bool decay_norm = true;  // false: batch-norm scale and shift are not decayed
   bool operator==(const Optimizer&) const = default;
 };
 
-enum class Decay { Constant, Step, Cosine, Polynomial };
+enum class Decay { Constant, Step, Cosine, Linear, Polynomial };
 struct Schedule {
   Decay kind = Decay::Constant;
   double warmup_epochs = 0;        // linear from 0 to lr; may be fractional
@@ -106,7 +130,7 @@ struct Schedule {
   std::vector<double> milestones;  // step: epochs at which lr is multiplied by gamma
   double gamma = 0.1;
   double power = 1.0;   // polynomial
-  double end_lr = 0.0;  // cosine and polynomial
+  double end_lr = 0.0;  // cosine, linear and polynomial
   bool operator==(const Schedule&) const = default;
 };
 
@@ -144,6 +168,13 @@ enum class Replicas {
   RoundRobin,  // whole micro-batches go to the replicas in turn
 };
 enum class Balance { Operators, Flops, Time };
+// What is computed again before its backward instead of being kept.
+enum class Recompute {
+  Auto,   // blocks, where memory would not suffice otherwise
+  Off,    // nothing
+  Block,  // the inside of each block of the model
+  Stage,  // the inside of each stage but the last, while several micro-batches are in flight
+};
 struct Parallel {
   Mode mode = Mode::Dp;
   std::string placement = {};      // "0:0-6.0:7": where each stage runs; empty: one stage on every worker there is
@@ -158,7 +189,7 @@ struct Parallel {
   std::vector<int> ahead = {};    // forwards that a stage may run before its first backward, less one; empty: as needed
   bool static_scheduling = true;  // false: a worker may take an action that is ready before one that waits
   bool multi_buffer = true;       // one more activation buffer per stage, so that receiving overlaps computing
-  bool recompute = false;    // keep what a stage received, run its forward again before backward; not the last stage
+  Recompute recompute = Recompute::Auto;
   double bucket_mib = 25;    // gradients are reduced over replicas in pieces of about this size
   std::string cluster = {};  // auto: the cluster file to plan for; empty: the workers there are, measured
   bool stale = false;        // auto: modes that update without waiting may be chosen too

@@ -41,6 +41,7 @@ double learning_rate(const Optimizer& optimizer, const Schedule& schedule, int64
     case Decay::Step:
       return optimizer.lr * std::pow(schedule.gamma, milestones_passed(schedule, step, steps_per_epoch));
     case Decay::Cosine: return schedule.end_lr + fall * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+    case Decay::Linear: return schedule.end_lr + fall * (1.0 - progress);
     case Decay::Polynomial: return schedule.end_lr + fall * std::pow(1.0 - progress, schedule.power);
   }
   return optimizer.lr;

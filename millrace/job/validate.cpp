@@ -40,20 +40,57 @@ void check_length(const Job& job, const std::string& where) {
   }
 }
 
+// Which kind of text a model reads follows from what it says of it; random tokens are for all.
+void check_text(const Job& job, const std::string& kind, const std::string& where) {
+  const Model& model = job.model;
+  const Data& data = job.data;
+  const bool span = model.head == Head::Span;
+  if (span && !is_bert(model)) {
+    fail_input("{}: model.head is span and model.name {}; only BERT has such a head: write model.name: bert_base",
+               where, model.name);
+  }
+  if (!reads_tokens(model)) {
+    if (!is_text(data.kind)) return;
+    fail_input("{}: data.kind is {} and model.name {}, which does not read it; write {}", where, kind, model.name,
+               data.kind == DataKind::TokenFile ? "model.name: gpt2"
+               : data.kind == DataKind::Squad   ? "model.name: bert_base and model.head: span"
+                                                : "model.name: bert_base");
+  }
+  if (data.kind == DataKind::Synthetic) return;
+  if (is_gpt(model) && data.kind != DataKind::TokenFile) {
+    fail_input("{}: model.name is {} and data.kind {}; it learns which token comes next: write data.kind: token_file",
+               where, model.name, kind);
+  }
+  if (!is_gpt(model) && data.kind == DataKind::TokenFile) {
+    fail_input("{}: data.kind is token_file and model.name {}, which does not read it; write model.name: gpt2", where,
+               model.name);
+  }
+  if (span && data.kind != DataKind::Squad) {
+    fail_input("{}: model.head is span and data.kind {}; it answers questions: write data.kind: squad", where, kind);
+  }
+  if (!span && data.kind == DataKind::Squad) {
+    fail_input("{}: data.kind is squad and model.name {} without model.head: span; write {}model.head: span", where,
+               model.name, is_bert(model) ? "" : "model.name: bert_base and ");
+  }
+  if (!is_text(data.kind)) {
+    fail_input("{}: model.name is {} and data.kind {}; it reads text: write data.kind: tsv_text", where, model.name,
+               kind);
+  }
+  // [CLS] and two [SEP] beside the question; what is left must be more than what windows share.
+  const int64_t least = int64_t{data.max_question} + data.doc_stride + 4;
+  if (data.kind == DataKind::Squad && model.tokens < least) {
+    fail_input(
+        "{}: model.tokens is {}, data.max_question {} and data.doc_stride {}; windows of a text would not advance: "
+        "write model.tokens: {} or more, or a smaller data.doc_stride",
+        where, model.tokens, data.max_question, data.doc_stride, least);
+  }
+}
+
 void check_data(const Job& job, const std::string& where) {
   const Data& data = job.data;
   const std::string kind = find_field("data.kind")->write(job);
-  const bool text = reads_tokens(job.model);
-  if (text && !is_text(data.kind)) {
-    fail_input("{}: model.name is {} and data.kind {}; it reads text: write data.kind: tsv_text", where, job.model.name,
-               kind);
-  }
-  if (data.kind == DataKind::Squad || (is_text(data.kind) && !text)) {
-    fail_input(
-        "{}: data.kind is {} and model.name {}, which does not read it; write {}", where, kind, job.model.name,
-        data.kind == DataKind::Squad ? "data.kind: tsv_text and model.name: bert_base" : "model.name: bert_base");
-  }
-  if (is_text(data.kind) && data.vocab.empty()) {
+  check_text(job, kind, where);
+  if (is_words(data.kind) && data.vocab.empty()) {
     fail_input("{}: data.kind is {} without data.vocab; write e.g. data.vocab: vocab.txt", where, kind);
   }
   if (!is_from_files(data.kind)) return;

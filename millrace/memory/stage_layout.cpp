@@ -19,8 +19,9 @@ MemoryKind kind_of(BufferRole role) {
     case BufferRole::GradientSum:
     case BufferRole::SharedGradient: return MemoryKind::Gradients;
     case BufferRole::Velocity:
+    case BufferRole::SecondMoment:
     case BufferRole::Master:
-    case BufferRole::LossScale: return MemoryKind::Optimizer;
+    case BufferRole::Agreement: return MemoryKind::Optimizer;
     case BufferRole::Input:
     case BufferRole::Activation: return MemoryKind::Activations;
     case BufferRole::Gradient: return MemoryKind::Buffers;
@@ -32,6 +33,7 @@ MemoryKind kind_of(BufferRole role) {
 
 StageLayout::Key StageLayout::key_of(const Program& program, BufferId id) {
   const graph::Buffer& buffer = program.buffers[id];
+  if (is_kept_gradient(buffer.role)) return {buffer.role, id};  // a parameter may have one for each of its readers
   if (buffer.param != graph::kNone) return {buffer.role, buffer.param};
   return {buffer.role, id == program.labels ? 1 : 0};
 }
@@ -63,8 +65,9 @@ StageLayout::StageLayout(const Copies& copies, const std::vector<LaidOutProgram>
     arena_bytes_ = std::max(arena_bytes_, laid_out.plan.arena_bytes);
   }
   size_t top = 0;
-  for (BufferRole role : {BufferRole::Metric, BufferRole::LossScale, BufferRole::Weight, BufferRole::Master,
-                          BufferRole::Velocity, BufferRole::GradientSum, BufferRole::SharedGradient}) {
+  for (BufferRole role :
+       {BufferRole::Metric, BufferRole::Agreement, BufferRole::Weight, BufferRole::Master, BufferRole::Velocity,
+        BufferRole::SecondMoment, BufferRole::GradientSum, BufferRole::SharedGradient}) {
     top = region(role, top);
   }
   statistics_ = top;

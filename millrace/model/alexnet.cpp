@@ -33,6 +33,7 @@ ValueId alexnet(graph::Builder& b, const job::Model& model, const AlexnetShape& 
   x = b.relu("classifier.2", linear("classifier.1", x, shape.hidden));
   x = b.dropout("classifier.3", x, dropout_of(model, 0.5));
   x = b.relu("classifier.5", linear("classifier.4", x, shape.hidden));
+  b.begin_head();
   return linear("classifier.6", x, model.classes);
 }
 

@@ -18,7 +18,7 @@ ValueId bert(graph::Builder& b, const job::Model& model, const TransformerShape&
 
   const std::string embeddings = "bert.embeddings.";
   const ValueId words =
-      b.embedding(embeddings + "word_embeddings", b.tokens(), 0, model.vocabulary, shape.width, spread);
+      b.embedding(embeddings + "word_embeddings", b.tokens(), 0, job::vocabulary_of(model), shape.width, spread);
   const ValueId segments =
       b.embedding(embeddings + "token_type_embeddings", b.tokens(), 1, kSegments, shape.width, spread);
   ValueId x = b.add(embeddings + "sum", words, segments);
@@ -27,6 +27,7 @@ ValueId bert(graph::Builder& b, const job::Model& model, const TransformerShape&
   x = b.dropout(embeddings + "dropout", x, dropout);
   for (int i = 0; i < shape.layers; ++i) {
     const std::string layer = fmt::format("bert.encoder.layer.{}.", i);
+    b.begin_block();
     ValueId y = linear(layer + "attention.self.qkv", x, 3 * shape.width);
     y = b.attention(layer + "attention.self", y, b.tokens(), {shape.heads, false, dropout});
     y = linear(layer + "attention.output.dense", y, shape.width);
@@ -36,6 +37,10 @@ ValueId bert(graph::Builder& b, const job::Model& model, const TransformerShape&
     y = linear(layer + "output.dense", y, shape.width);
     y = b.dropout(layer + "output.dropout", y, dropout);
     x = b.layer_norm(layer + "output.LayerNorm", b.add(layer + "residual", y, x), kEpsilon);
+  }
+  b.begin_head();
+  if (model.head == job::Head::Span) {
+    return b.span_logits("span", linear("qa_outputs", x, 2), b.tokens());
   }
   x = b.select_token("bert.pooler.first", x, 0);
   x = b.tanh("bert.pooler.tanh", linear("bert.pooler.dense", x, shape.width));

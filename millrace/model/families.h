@@ -26,11 +26,14 @@ graph::ValueId resnet(graph::Builder& builder, const job::Model& model, const Re
 struct TransformerShape {
   int width, layers, heads, mlp;
 };
-// Vision transformer (Dosovitskiy et al. 2020) and BERT (Devlin et al. 2018) with a head for classes, layer by layer as
-// Hugging Face's ViTForImageClassification and BertForSequenceClassification name them; queries, keys and values are
-// one layer, "qkv".
+// Vision transformer (Dosovitskiy et al. 2020) and BERT (Devlin et al. 2018) with a head for classes or spans, layer by
+// layer as Hugging Face's ViTForImageClassification, BertForSequenceClassification and BertForQuestionAnswering name
+// them; queries, keys and values are one layer, "qkv".
 graph::ValueId vit(graph::Builder& builder, const job::Model& model, const TransformerShape& usual);
 graph::ValueId bert(graph::Builder& builder, const job::Model& model, const TransformerShape& usual);
+// GPT-2 (Radford et al. 2019): what token comes after each, by the table that tokens are read with; layer by layer as
+// GPT2LMHeadModel names them.
+graph::ValueId gpt2(graph::Builder& builder, const job::Model& model, const TransformerShape& usual);
 
 // What the model's name says, where the job does not say otherwise. Refuses heads that do not divide the width.
 TransformerShape shape_of(const job::Model& model, const TransformerShape& usual);

@@ -63,6 +63,22 @@ const std::vector<std::pair<std::string, Family>>& families() {
        [](Builder& b, const job::Model& m) {
          return bert(b, m, {1024, 24, 16, 4096});
        }},
+      {"gpt2",
+       [](Builder& b, const job::Model& m) {
+         return gpt2(b, m, {768, 12, 12, 3072});
+       }},
+      {"gpt2_medium",
+       [](Builder& b, const job::Model& m) {
+         return gpt2(b, m, {1024, 24, 16, 4096});
+       }},
+      {"gpt2_large",
+       [](Builder& b, const job::Model& m) {
+         return gpt2(b, m, {1280, 36, 20, 5120});
+       }},
+      {"gpt2_xl",
+       [](Builder& b, const job::Model& m) {
+         return gpt2(b, m, {1600, 48, 25, 6400});
+       }},
       {"bag_of_tokens", bag_of_tokens},
   };
   return all;
@@ -126,6 +142,16 @@ DType value_type(job::Precision precision) {
 
 graph::Graph training_graph(const job::Job& job, int64_t rows) {
   return graph::fuse(build(job.model, rows, job.loss.label_smoothing, value_type(job.precision)));
+}
+
+graph::UpdateRule update_rule(const job::Optimizer& optimizer) {
+  const bool clips = optimizer.clip_norm > 0;
+  switch (optimizer.kind) {
+    case job::Algorithm::Sgd: return {graph::OpKind::SgdStep, optimizer.momentum > 0, false, clips};
+    case job::Algorithm::AdamW: return {graph::OpKind::AdamStep, true, true, clips};
+    case job::Algorithm::Lamb: return {graph::OpKind::LambStep, true, true, clips};
+  }
+  return {};
 }
 
 }  // namespace millrace::model

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/graph/graph.h"
+#include "millrace/graph/program.h"
 #include "millrace/job/job.h"
 
 namespace millrace::model {
@@ -18,6 +18,9 @@ graph::Graph build(const job::Model& model, int64_t batch, double label_smoothin
 
 // What values of a job have.
 DType value_type(job::Precision precision);
+
+// What the optimizer keeps of each parameter and needs to know before an update.
+graph::UpdateRule update_rule(const job::Optimizer& optimizer);
 
 // The graph that a job trains on micro-batches of so many rows: fused.
 graph::Graph training_graph(const job::Job& job, int64_t rows);

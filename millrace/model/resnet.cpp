@@ -54,6 +54,7 @@ ValueId resnet(graph::Builder& b, const job::Model& model, const ResnetShape& sh
   }
   x = b.flatten("flatten", b.adaptive_avg_pool("avgpool", x, 1, 1));
   const graph::Init init = torch_default(b.shape(x)[1]);
+  b.begin_head();
   return b.linear("fc", x, {.out_features = model.classes}, init, init);
 }
 

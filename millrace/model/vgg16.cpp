@@ -32,6 +32,7 @@ ValueId vgg16(graph::Builder& b, const job::Model& model, bool batch_norm) {
   x = b.dropout("classifier.2", x, dropout_of(model, 0.5));
   x = b.relu("classifier.4", b.linear("classifier.3", x, {.out_features = 4096}, init));
   x = b.dropout("classifier.5", x, dropout_of(model, 0.5));
+  b.begin_head();
   return b.linear("classifier.6", x, {.out_features = model.classes}, init);
 }
 

@@ -29,6 +29,7 @@ ValueId vit(graph::Builder& b, const job::Model& model, const TransformerShape& 
   x = b.dropout("vit.embeddings.dropout", x, dropout);
   for (int i = 0; i < shape.layers; ++i) {
     const std::string layer = fmt::format("vit.encoder.layer.{}.", i);
+    b.begin_block();
     ValueId y = b.layer_norm(layer + "layernorm_before", x, kEpsilon);
     y = linear(layer + "attention.attention.qkv", y, 3 * shape.width);
     y = b.attention(layer + "attention.attention", y, graph::kNone, {shape.heads, false, dropout});
@@ -41,8 +42,10 @@ ValueId vit(graph::Builder& b, const job::Model& model, const TransformerShape& 
     y = b.dropout(layer + "output.dropout", y, dropout);
     x = b.add(layer + "residual", x, y);
   }
-  x = b.layer_norm("vit.layernorm", x, kEpsilon);
-  return linear("classifier", b.select_token("vit.class", x, 0), model.classes);
+  b.end_blocks();
+  x = b.select_token("vit.class", b.layer_norm("vit.layernorm", x, kEpsilon), 0);
+  b.begin_head();
+  return linear("classifier", x, model.classes);
 }
 
 }  // namespace millrace::model

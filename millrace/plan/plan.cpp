@@ -10,6 +10,7 @@
 #include "millrace/backend/style.h"
 #include "millrace/base/error.h"
 #include "millrace/job/stage_file.h"
+#include "millrace/model/model.h"
 #include "millrace/plan/partition.h"
 
 namespace millrace::plan {
@@ -85,38 +86,45 @@ void check_learns(const graph::Graph& graph, const Plan& plan) {
 
 // Stages that make an update together or not at all must count the same updates, and a worker can wait for others only
 // after it has computed for all of its stages.
-void check_agreement(const graph::Graph& graph, const Plan& plan) {
+void check_agreement(const job::Job& job, const graph::Graph& graph, const Plan& plan) {
   const Pipeline& pipeline = plan.pipeline;
   if (!pipeline.agrees_on_steps) return;
+  std::string who, instead;
+  if (graph.dtype == DType::F16) {
+    who = "precision: fp16", instead = "precision: bf16";
+  } else if (job.optimizer.clip_norm > 0) {
+    who = "optimizer.clip_norm", instead = "optimizer.clip_norm: 0";
+  } else {
+    const Tie& tie = plan.ties[0];
+    who =
+        fmt::format("parallel: {}, which stages {} share,", graph.params[tie.param].name, fmt::join(tie.stages, ", "));
+    instead = "other parallel.cuts";
+  }
   const bool has_replicas = std::any_of(pipeline.stages.begin(), pipeline.stages.end(),
                                         [](const auto& workers) { return workers.size() > 1; });
   if (!pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin && has_replicas) {
-    fail_input("precision: fp16 needs stages that update equally often; write parallel.replicas: split or bf16");
+    fail_input("{} needs stages that update equally often; write parallel.replicas: split or {}", who, instead);
   }
   std::vector<int> stages_of(pipeline.num_workers, 0);
   for (const auto& workers : pipeline.stages) {
     for (int worker : workers) {
       if (++stages_of[worker] == 1) continue;
-      fail_input("precision: fp16 needs one stage per device, {}:{} has several of {}; write bf16, or place them apart",
-                 plan.devices[worker].node, plan.devices[worker].device, graph.name);
+      fail_input("{} needs one stage per device, {}:{} has several of {}; write {}, or place them apart", who,
+                 plan.devices[worker].node, plan.devices[worker].device, graph.name, instead);
     }
   }
 }
 
-// A weight has one place, with all that read it.
-void check_ties(const graph::Graph& graph, const Plan& plan) {
-  std::map<graph::ParamId, graph::OpId> first_user;
-  const graph::StageSlice any = plan.slice(0);
+std::vector<Tie> find_ties(const graph::Graph& graph, const graph::StageSlice& any) {
+  std::map<graph::ParamId, std::set<int>> stages;
   for (graph::OpId op = 0; op < static_cast<graph::OpId>(graph.ops.size()); ++op) {
-    for (graph::ParamId param : graph.ops[op].params) {
-      const graph::OpId other = first_user.emplace(param, op).first->second;
-      const int stage = any.stage_of(op), other_stage = any.stage_of(other);
-      if (stage == other_stage) continue;
-      fail_input(
-          "parallel: {} and {} share {} and would be in stages {} and {}; cut the model so that they stay together",
-          graph.ops[other].name, graph.ops[op].name, graph.params[param].name, other_stage, stage);
-    }
+    for (graph::ParamId param : graph.ops[op].params) stages[param].insert(any.stage_of(op));
   }
+  std::vector<Tie> ties;
+  for (const auto& [param, readers] : stages) {
+    if (readers.size() > 1) ties.push_back({param, {readers.begin(), readers.end()}});
+  }
+  return ties;
 }
 
 bool reads(const graph::Graph& graph, const graph::StageSlice& slice, graph::ValueId value) {
@@ -161,7 +169,9 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
   pipeline.microbatches = parallel.microbatches;
   pipeline.multi_buffer = parallel.multi_buffer;
   pipeline.ahead = parallel.ahead;
-  pipeline.agrees_on_steps = graph.dtype == DType::F16 && placement.size() > 1;
+  plan.ties = find_ties(graph, plan.slice(0));
+  pipeline.agrees_on_steps =
+      placement.size() > 1 && (graph.dtype == DType::F16 || job.optimizer.clip_norm > 0 || !plan.ties.empty());
   if (!parallel.shares.empty()) pipeline.shares = job::parse_shares(parallel.shares);
   for (const auto& stage : placement) {
     pipeline.stages.emplace_back();
@@ -180,15 +190,22 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
                  pipeline.rows, r, pipeline.num_replicas(s), s,
                  pipeline.shares.empty() ? "" : " or parallel.shares nearer to each other");
     }
-    const graph::Program program = training_program(
-        graph, {parallel.microbatches, job.optimizer.momentum > 0, true, plan.slice(s), backend::style_of(job.device)});
+    const graph::Program program = training_program(graph, {parallel.microbatches, model::update_rule(job.optimizer),
+                                                            true, plan.slice(s), backend::style_of(job.device)});
     const auto bytes = static_cast<size_t>(parallel.bucket_mib * (1 << 20));
     pipeline.buckets.push_back(std::max<int>(1, static_cast<int>(gradient_buckets(program, bytes).size())));
   }
   check_learns(graph, plan);
-  check_ties(graph, plan);
-  check_agreement(graph, plan);
+  check_agreement(job, graph, plan);
   return plan;
+}
+
+std::vector<int> Plan::workers_of(const Tie& tie) const {
+  std::vector<int> workers;
+  for (int stage : tie.stages) {
+    workers.insert(workers.end(), pipeline.stages[stage].begin(), pipeline.stages[stage].end());
+  }
+  return workers;
 }
 
 std::string to_text(const Plan& plan, const graph::Graph& graph) {

@@ -12,13 +12,27 @@
 
 namespace millrace::plan {
 
+// A parameter that several stages read: each has it, and their gradients are summed before each updates its own.
+struct Tie {
+  graph::ParamId param = graph::kNone;
+  std::vector<int> stages;
+};
+
 struct Plan {
   schedule::Pipeline pipeline;
-  std::vector<graph::OpId> first;                  // operator that each stage begins with
-  std::vector<graph::StageEdge> edges;             // values on each edge of the pipeline, in the same order
+  std::vector<graph::OpId> first;       // operator that each stage begins with
+  std::vector<graph::StageEdge> edges;  // values on each edge of the pipeline, in the same order
+  std::vector<Tie> ties;
   std::vector<job::DeviceId> devices;              // of each worker
   std::vector<bool> reads_features, reads_labels;  // of each stage: what comes from the data
 
+  // Workers sum in groups: the replicas of each stage, all workers, those of each tie, the replicas of the loss.
+  int agreement_group() const { return pipeline.num_stages(); }
+  int tie_group(size_t tie) const { return agreement_group() + 1 + static_cast<int>(tie); }
+  int score_group() const { return tie_group(ties.size()); }
+
+  // Those that sum the gradients of a tied parameter.
+  std::vector<int> workers_of(const Tie& tie) const;
   graph::StageSlice slice(int stage) const { return {first, stage}; }
   // Rows a replica computes of a micro-batch.
   schedule::Rows rows(int stage, int replica) const { return schedule::replica_rows(pipeline, stage, replica); }

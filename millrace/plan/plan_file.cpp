@@ -42,12 +42,16 @@ std::vector<std::string> parse_plan_settings(const std::string& text, const std:
                file_name);
   }
   std::vector<std::string> settings;
-  for (const auto& [key, value] : document["parallel"].items()) {
-    const std::string name = "parallel." + key;
-    const std::string where = fmt::format("{}: {}", file_name, name);
-    if (job::find_field(name) == nullptr)
-      fail_input("{}: there is no such key; {}", where, job::advice_for_unknown_key(name));
-    settings.push_back(name + "=" + setting_text(value, where));
+  for (const std::string section : {"parallel", "memory"}) {
+    if (!document.contains(section) || !document[section].is_object()) continue;
+    for (const auto& [key, value] : document[section].items()) {
+      const std::string name = section + "." + key;
+      const std::string where = fmt::format("{}: {}", file_name, name);
+      if (job::find_field(name) == nullptr) {
+        fail_input("{}: there is no such key; {}", where, job::advice_for_unknown_key(name));
+      }
+      settings.push_back(name + "=" + setting_text(value, where));
+    }
   }
   return settings;
 }

@@ -219,7 +219,7 @@ class Planner {
     parallel.balance = job::Balance::Operators;
     parallel.versions.clear();
     parallel.ahead.clear();
-    parallel.recompute = false;
+    parallel.recompute = job::Recompute::Off;
     parallel.cuts.clear();
     parallel.placement.clear();
     parallel.shares.clear();
@@ -234,18 +234,30 @@ class Planner {
       parallel.shares = shares_text(shape.shares);
     }
     add(parallel);
-    if (shape.first.size() > 1 && !candidates_.empty() && candidates_.back().parallel == parallel &&
-        !candidates_.back().fits()) {
-      parallel.recompute = true;
+    for (const job::Recompute how : ways_to_recompute(shape)) {
+      if (candidates_.empty() || candidates_.back().parallel != parallel || candidates_.back().fits()) break;
+      parallel.recompute = how;
       add(parallel);
-      parallel.recompute = false;
     }
+    parallel.recompute = job::Recompute::Off;
     // Where summing takes long, a stage that does not run ahead sums one minibatch's gradients during the next.
     const bool sums =
         std::any_of(shape.devices.begin(), shape.devices.end(), [](const auto& d) { return d.size() > 1; });
     if (mode != Mode::Ssp || !sums) return;
     parallel.ahead.assign(shape.first.size(), 0);
     add(parallel);
+  }
+
+  // What may make a plan fit that does not, cheapest first; none where the job says what is recomputed.
+  std::vector<job::Recompute> ways_to_recompute(const Shape& shape) const {
+    if (job_.parallel.recompute != job::Recompute::Auto) {
+      return job_.parallel.recompute == job::Recompute::Off ? std::vector<job::Recompute>{}
+                                                            : std::vector{job_.parallel.recompute};
+    }
+    std::vector<job::Recompute> ways;
+    if (shape.first.size() > 1) ways.push_back(job::Recompute::Stage);
+    if (graph::has_blocks(graph_)) ways.push_back(job::Recompute::Block);
+    return ways;
   }
 
   Candidate predicted(const job::Parallel& parallel) const {
@@ -348,7 +360,8 @@ std::string to_text(const Candidate& candidate) {
     return text + fmt::format(", {} stages on {} | .. | {}, cut at {}, ..", stages.size(), stages.front(),
                               stages.back(), cuts.front());
   }
-  if (candidate.parallel.recompute) text += ", recomputing";
+  if (candidate.parallel.recompute == job::Recompute::Stage) text += ", recomputing stages";
+  if (candidate.parallel.recompute == job::Recompute::Block) text += ", recomputing blocks";
   text += fmt::format(", on {}", fmt::join(stages, " | "));
   if (!cuts.empty()) text += fmt::format(", cut at {}", fmt::join(cuts, ", "));
   return text;

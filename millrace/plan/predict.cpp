@@ -31,12 +31,15 @@ struct Sized {
 // An update reads weight, gradient and velocity and writes two of them; adding to a sum reads two and writes one.
 constexpr double kAccumulateShare = 3.0 / 5.0;
 
-// An operator's time in a pass, shared by the nodes it has there. What a profile of one micro-batch has not, adding
-// gradients up, takes the part of the update's time that it touches of the memory.
+// An operator's time in a pass, shared by the nodes it has there (a forward that is run again takes its time again).
+// What a profile of one micro-batch has not, adding gradients up, takes the part of the update's time that it touches
+// of the memory.
 std::vector<double> node_seconds(const graph::Program& program, const profile::Profile& profile) {
   std::map<std::pair<graph::OpId, Pass>, int> count;
-  for (const graph::Node& node : program.nodes) {
-    if (node.kind != graph::OpKind::Accumulate) ++count[{node.op, node.pass}];
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    const graph::Node& node = program.nodes[i];
+    const bool again = node.pass == Pass::Forward && i >= program.first_backward;
+    if (node.kind != graph::OpKind::Accumulate && !again) ++count[{node.op, node.pass}];
   }
   std::map<graph::OpId, int> sums;
   for (const graph::Node& node : program.nodes) sums[node.op] += node.kind == graph::OpKind::Accumulate;
@@ -77,6 +80,7 @@ class Predictor {
     }
     for (int s = 0; s < pipeline_.num_stages(); ++s) add_stage(s);
     for (const auto& [stage, sums] : occupying_sums_) occupy(stage, sums);
+    for (const Tie& tie : plan_.ties) add_tie(tie);
     for (const graph::StageEdge& edge : plan_.edges) add_edge(edge);
     made_.step_s = steady_step_s(made_.shape, made_.costs);
     made_.samples_per_s = static_cast<double>(job_.batch) / made_.step_s;
@@ -107,14 +111,17 @@ class Predictor {
     return sizes_.emplace(rows, std::move(made)).first->second;
   }
 
-  bool recomputes(int stage) const { return job_.parallel.recompute && stage + 1 < pipeline_.num_stages(); }
+  bool recomputes(int stage) const {
+    return job_.parallel.recompute == job::Recompute::Stage && stage + 1 < pipeline_.num_stages();
+  }
 
   graph::TrainingOptions training_options(const graph::Graph& graph, int stage) const {
     const graph::Style style = backend::style_of(job_.device);
+    const graph::UpdateRule rule = model::update_rule(job_.optimizer);
     const bool keeps =
-        graph::keeps_gradients(graph, style, pipeline_.num_replicas(stage) > 1, made_.shape.slots[stage]);
-    return {pipeline_.synchronous() ? pipeline_.microbatches : 1, job_.optimizer.momentum > 0, keeps,
-            plan_.slice(stage), style};
+        graph::keeps_gradients(graph, style, rule, pipeline_.num_replicas(stage) > 1, made_.shape.slots[stage]);
+    return {pipeline_.synchronous() ? pipeline_.microbatches : 1, rule, keeps, plan_.slice(stage), style,
+            job_.parallel.recompute == job::Recompute::Block};
   }
 
   void add_stage(int stage) {
@@ -153,7 +160,7 @@ class Predictor {
     ReplicaCosts costs;
     for (size_t i = 0; i < program.first_backward; ++i) costs.forward_s += seconds[i];
     for (size_t i = program.first_backward; i < program.first_update; ++i) {
-      (program.nodes[i].pass == Pass::InputGrad ? costs.input_grad_s : costs.weight_grad_s) += seconds[i];
+      (program.nodes[i].pass == Pass::WeightGrad ? costs.weight_grad_s : costs.input_grad_s) += seconds[i];
     }
     for (size_t i = program.first_update; i < program.nodes.size(); ++i) costs.step_s += seconds[i];
     const std::vector<graph::Bucket> buckets = gradient_buckets(program, bucket_bytes());
@@ -165,7 +172,7 @@ class Predictor {
       double part_s = 0;
       for (size_t i = begin; i < end; ++i) part_s += seconds[i];
       costs.backward_part_s.push_back(part_s);
-      for (graph::ParamId param : buckets[b].params) bucket_of[param] = b;
+      for (graph::BufferId id : buckets[b].gradients) bucket_of[program.buffers[id].param] = b;
       begin = end;
     }
     costs.step_part_s.assign(buckets.size(), 0);
@@ -193,8 +200,8 @@ class Predictor {
     double all_bytes = 0;
     for (size_t b = 0; b < buckets.size(); ++b) {
       double bytes = 0;
-      for (graph::ParamId param : buckets[b].params) {
-        bytes += static_cast<double>(sizes_.begin()->second.graph.params[param].shape.elements()) * sizeof(float);
+      for (graph::BufferId id : buckets[b].gradients) {
+        bytes += static_cast<double>(program.buffers[id].shape.elements()) * sizeof(float);
       }
       seconds[b] = bytes * cost.per_byte + cost.latency_s;
       all_bytes += bytes;
@@ -203,6 +210,27 @@ class Predictor {
     for (int r = 0; r < replicas; ++r) {
       const double passed = 2.0 * (replicas - 1) / replicas * all_bytes;
       made_.links.push_back({pipeline_.stages[stage][r], pipeline_.stages[stage][(r + 1) % replicas], passed});
+    }
+  }
+
+  // The gradients of a parameter that stages share are summed within their last step.
+  void add_tie(const Tie& tie) {
+    const std::vector<int> workers = plan_.workers_of(tie);
+    std::vector<int> devices;
+    for (int worker : workers) devices.push_back(device_[worker]);
+    const SumCost cost = sum_cost(cluster_, devices);
+    const Shape& shape = sizes_.begin()->second.graph.params[tie.param].shape;
+    const double bytes = static_cast<double>(shape.elements()) * sizeof(float);
+    const double seconds = bytes * cost.per_byte + cost.latency_s;
+    for (int stage : tie.stages) {
+      for (ReplicaCosts& replica : made_.costs.replicas[stage]) {
+        if (!replica.step_part_s.empty()) replica.step_part_s.back() += seconds;
+        replica.step_s += seconds;
+      }
+    }
+    const auto members = static_cast<double>(workers.size());
+    for (size_t w = 0; w < workers.size(); ++w) {
+      made_.links.push_back({workers[w], workers[(w + 1) % workers.size()], 2 * (members - 1) / members * bytes});
     }
   }
 

@@ -7,9 +7,9 @@
 #include "millrace/profile/describe.h"
 
 namespace millrace::plan {
-profile::Profile roofline_profile(const graph::Graph& graph, const DeviceRates& rates, bool velocity) {
+profile::Profile roofline_profile(const graph::Graph& graph, const DeviceRates& rates, const graph::UpdateRule& rule) {
   if (!(rates.flops_per_s > 0 && rates.bytes_per_s > 0)) fail_input("a device's rates must be above 0");
-  const graph::Program program = training_program(graph, {.microbatches = 1, .velocity = velocity});
+  const graph::Program program = training_program(graph, {.microbatches = 1, .rule = rule});
   const auto bytes = [&](graph::BufferId id) {
     const graph::Buffer& buffer = program.buffers[id];
     const bool is_value = buffer.param == graph::kNone && buffer.dtype == DType::F32;

@@ -2,7 +2,7 @@
 // of its arithmetic or of the bytes it touches, whichever is longer.
 #pragma once
 
-#include "millrace/graph/graph.h"
+#include "millrace/graph/program.h"
 #include "millrace/profile/profile.h"
 
 namespace millrace::plan {
@@ -14,6 +14,7 @@ struct DeviceRates {
   double seconds_per_node = 0;  // that every node takes besides
 };
 
-profile::Profile roofline_profile(const graph::Graph& graph, const DeviceRates& rates, bool velocity = true);
+profile::Profile roofline_profile(const graph::Graph& graph, const DeviceRates& rates,
+                                  const graph::UpdateRule& rule = {});
 
 }  // namespace millrace::plan

@@ -11,7 +11,6 @@ using graph::BufferId;
 using graph::BufferRole;
 
 void add_operators(const graph::Graph& graph, Profile& profile) {
-  std::map<graph::ParamId, int> first_user;
   for (const graph::Op& op : graph.ops) {
     const int to = static_cast<int>(profile.operators.size());
     Operator& described = profile.operators.emplace_back();
@@ -23,12 +22,6 @@ void add_operators(const graph::Graph& graph, Profile& profile) {
       if (from != graph::kNone) producers.insert(from);
     }
     for (int from : producers) profile.edges.push_back({from, to});
-    std::set<int> sharers;
-    for (graph::ParamId param : op.params) {
-      const auto [first, is_new] = first_user.emplace(param, to);
-      if (!is_new && first->second != to) sharers.insert(first->second);
-    }
-    for (int from : sharers) profile.ties.push_back({from, to});
   }
 }
 

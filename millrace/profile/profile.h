@@ -40,13 +40,13 @@ struct Edge {
 
 struct Profile {
   std::string model;
-  std::string device;   // what it was measured on
-  int64_t rows = 0;     // samples of the micro-batch that was measured
+  std::string device;       // what it was measured on
+  int64_t rows = 0;         // samples of the micro-batch that was measured
   int value_bytes = 4;      // of one number of an activation
   int64_t input_bytes = 0;  // of the features of a micro-batch, as the device keeps them
   std::vector<Operator> operators;
   std::vector<Edge> edges;
-  std::vector<Edge> ties;  // operators that share parameters, from < to: no cut may come between them
+  std::vector<Edge> ties;  // operators that whoever wrote the profile wants on one stage, from < to
   double step_s = 0;       // a whole step of one micro-batch, measured without instruments; 0: unknown
   bool operator==(const Profile&) const = default;
 };

@@ -114,24 +114,25 @@ schedule::Timeline timeline_of(const Candidate& candidate) {
   return simulate(candidate.prediction.shape, candidate.prediction.costs);
 }
 
-ordered_json parallel_json(const job::Parallel& parallel) {
+// What a plan sets of a job, by sections.
+void add_settings(const job::Parallel& parallel, ordered_json& json) {
   job::Job job;
   job.parallel = parallel;
-  ordered_json json = ordered_json::object();
   for (const job::Field& field : job::fields()) {
-    if (field.section() == "parallel") json[field.leaf()] = field.write(job);
+    const std::string section = field.section();
+    if (section == "parallel" || section == "memory") json[section][field.leaf()] = field.write(job);
   }
-  return json;
 }
 
 ordered_json candidate_json(const Candidate& candidate) {
-  return {{"plan", plan::to_text(candidate)},
-          {"step_ms", candidate.prediction.step_s * 1e3},
-          {"samples_per_s", candidate.prediction.samples_per_s},
-          {"bubble_share", candidate.prediction.bubble_share},
-          {"memory_bytes", std::llround(most_bytes(candidate))},
-          {"fits", candidate.fits()},
-          {"parallel", parallel_json(candidate.parallel)}};
+  ordered_json json{{"plan", plan::to_text(candidate)},
+                    {"step_ms", candidate.prediction.step_s * 1e3},
+                    {"samples_per_s", candidate.prediction.samples_per_s},
+                    {"bubble_share", candidate.prediction.bubble_share},
+                    {"memory_bytes", std::llround(most_bytes(candidate))},
+                    {"fits", candidate.fits()}};
+  add_settings(candidate.parallel, json);
+  return json;
 }
 
 }  // namespace
@@ -174,9 +175,9 @@ ordered_json plan_json(const PlannedJob& planned) {
   ordered_json json{{"job", planned.job.name},
                     {"model", planned.job.model.name},
                     {"batch", planned.job.batch},
-                    {"cluster", planned.cluster.name},
-                    {"parallel", parallel_json(best.parallel)},
-                    {"predicted", candidate_json(best)}};
+                    {"cluster", planned.cluster.name}};
+  add_settings(best.parallel, json);
+  json["predicted"] = candidate_json(best);
   json["stages"] = ordered_json::array();
   for (int s = 0; s < plan.pipeline.num_stages(); ++s) {
     const plan::StagePrediction& stage = best.prediction.stages[s];

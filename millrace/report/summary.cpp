@@ -58,6 +58,7 @@ ordered_json to_json(const Summary& s) {
   json["loss"] = number(s.loss);
   json["accuracy"] = {{"top1", number(s.accuracy ? std::optional(s.accuracy->top1) : std::nullopt)},
                       {"top5", number(s.accuracy ? std::optional(s.accuracy->top5) : std::nullopt)}};
+  for (const Figure& figure : s.figures) json["figures"][figure.name] = number(figure.value);
   return json;
 }
 
@@ -86,6 +87,7 @@ std::string render_table(const Summary& s) {
     table.add({"test accuracy",
                fmt::format("{} top-1, {} top-5", human_percent(s.accuracy->top1), human_percent(s.accuracy->top5))});
   }
+  for (const Figure& figure : s.figures) table.add({"test " + figure.name, fmt::format("{:.4g}", figure.value)});
   const std::string workers = worker_table(s.parallel);
   std::string text = table.str();
   if (!workers.empty()) text += "\n" + workers;

@@ -22,6 +22,12 @@ struct Accuracy {
   double top1 = 0, top5 = 0;  // fractions, 0 to 1
 };
 
+// A number with a name, as a table shows it: "perplexity", "exact_match".
+struct Figure {
+  std::string name;
+  double value = 0;
+};
+
 struct Summary {
   std::string model;
   std::string device;
@@ -45,6 +51,7 @@ struct Summary {
   bool diverged = false;             // stopped at a step whose loss is not finite
   std::optional<double> loss;        // of the last steps
   std::optional<Accuracy> accuracy;  // empty when nothing was evaluated
+  std::vector<Figure> figures;       // what else the evaluation gave
 };
 
 // What all processes skipped: each has left the same out of the set, and has read samples of its own.

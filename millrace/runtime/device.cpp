@@ -44,13 +44,18 @@ std::string choices_file(const std::string& device) {
   return folder / "millrace" / ("kernels-" + file_name_of(device) + ".json");
 }
 
-backend::SgdOptions sgd_options(const job::Optimizer& optimizer, const job::LossScale& scale) {
+backend::OptimizerOptions optimizer_options(const job::Optimizer& optimizer, const job::LossScale& scale) {
   return {.momentum = static_cast<float>(optimizer.momentum),
           .nesterov = optimizer.nesterov,
+          .beta1 = static_cast<float>(optimizer.beta1),
+          .beta2 = static_cast<float>(optimizer.beta2),
+          .epsilon = static_cast<float>(optimizer.epsilon),
           .weight_decay = static_cast<float>(optimizer.weight_decay),
           .decoupled = optimizer.decoupled,
           .decay_bias = optimizer.decay_bias,
           .decay_norm = optimizer.decay_norm,
+          .clip_norm = static_cast<float>(optimizer.clip_norm),
+          .layer_decay = static_cast<float>(optimizer.layer_decay),
           .scale = {.factor = static_cast<float>(scale.factor),
                     .interval = scale.interval,
                     .floor = static_cast<float>(scale.floor)}};
@@ -86,8 +91,8 @@ std::string device_name(const job::Job& job, int threads) {
 
 std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads, const OnMeasure& on_measure,
                                                int device) {
-  const backend::SgdOptions sgd = sgd_options(job.optimizer, job.loss_scale);
-  if (job.device == job::Device::Reference) return backend::make_reference_backend(sgd);
+  const backend::OptimizerOptions optimizer = optimizer_options(job.optimizer, job.loss_scale);
+  if (job.device == job::Device::Reference) return backend::make_reference_backend(optimizer);
   if (job.device == job::Device::Cuda) {
     backend::CudaOptions options;
     options.device = device % std::max(1, backend::cuda_device_count());  // workers may share a device
@@ -95,7 +100,7 @@ std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads,
     options.deterministic = job.deterministic;
     if (job.backend.remember) options.choices_file = choices_file(backend::cuda_device_name(options.device));
     options.on_measure = on_measure;
-    return backend::make_cuda_backend(options, sgd);
+    return backend::make_cuda_backend(options, optimizer);
   }
   backend::CpuOptions options;
   options.threads = threads;
@@ -105,7 +110,7 @@ std::unique_ptr<backend::Backend> make_backend(const job::Job& job, int threads,
     options.choices_file = choices_file(processor_name() + "-" + std::to_string(threads) + "-threads");
   }
   options.on_measure = on_measure;
-  return backend::make_cpu_backend(options, sgd);
+  return backend::make_cpu_backend(options, optimizer);
 }
 
 }  // namespace millrace::runtime

@@ -15,6 +15,14 @@ using graph::Program;
 
 namespace {
 
+// Where a buffer of a role has its numbers from, and puts them.
+template <typename State>
+auto& tensors_of(BufferRole role, State& state) {
+  return role == BufferRole::Velocity       ? state.velocity
+         : role == BufferRole::SecondMoment ? state.second_moment
+                                            : state.params;
+}
+
 double size_of(const Program& program, size_t node) {
   return static_cast<double>(program.read_shape(program.nodes[node], 0).elements());
 }
@@ -26,14 +34,15 @@ Metrics& Metrics::operator+=(const Metrics& other) {
   top1 += other.top1;
   top5 += other.top5;
   rows += other.rows;
+  for (size_t i = 0; i < figures.size(); ++i) figures[i] += other.figures[i];
   return *this;
 }
 
 Session::Session(const graph::Graph& graph, backend::Backend& backend, const SessionOptions& options)
     : graph_(graph), backend_(backend), options_(options) {
-  const bool keeps = graph::keeps_gradients(graph_, options.style, options.replicated, options.copies.slots);
-  train_ = prepare(
-      graph::training_program(graph_, {options.microbatches, options.velocity, keeps, options.stage, options.style}));
+  remakes_blocks_ = options.blocks == Blocks::Again ||
+                    (options.blocks == Blocks::AgainIfShort && !fits(training_program(/*remakes_blocks=*/false)));
+  train_ = prepare(training_program(remakes_blocks_));
   if (options.evaluates) evaluate_ = prepare(graph::evaluation_program(graph_, options.stage));
   allocate();
   bind(train_, 0);
@@ -48,6 +57,27 @@ Session::Session(const graph::Graph& graph, backend::Backend& backend, const Ses
 
 Session::~Session() {
   if (memory_block_) backend_.release(memory_block_, layout_->bytes());
+}
+
+Program Session::training_program(bool remakes_blocks) const {
+  const bool keeps =
+      graph::keeps_gradients(graph_, options_.style, options_.rule, options_.replicated, options_.copies.slots);
+  return graph::training_program(
+      graph_, {options_.microbatches, options_.rule, keeps, options_.stage, options_.style, remakes_blocks});
+}
+
+// As far as can be known before kernels are prepared: their workspace is yet to come.
+bool Session::fits(const Program& program) const {
+  if (options_.memory_limit == 0) return true;
+  std::vector<size_t> bytes;
+  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
+    bytes.push_back(backend_.bytes(graph_, program, id));
+  }
+  const memory::MemoryPlan memory = plan(program, bytes, std::vector<size_t>(program.nodes.size(), 0));
+  const memory::StageLayout layout(options_.copies, {{program, bytes, memory}});
+  constexpr double kForWorkspace = 1.1;
+  return kForWorkspace * static_cast<double>(layout.bytes()) + static_cast<double>(options_.loader_bytes) <=
+         static_cast<double>(options_.memory_limit);
 }
 
 memory::MemoryPlan Session::plan(const Program& program, const std::vector<size_t>& bytes,
@@ -81,14 +111,13 @@ Session::Prepared Session::prepare(Program program) {
 
 // Nodes from this one on that belong to one action.
 size_t Session::largest_group(const Program& program, size_t node) const {
-  if (node < program.first_update) return 1;
-  const bool is_check = node < program.first_step;
-  const size_t first = is_check ? program.first_update : program.first_step;
-  size_t end = is_check ? program.first_step : program.nodes.size();
-  if (options_.replicated) {
-    size_t next = first;
+  if (node < program.first_check) return 1;
+  if (node < program.first_step) return program.first_step - node;
+  size_t end = program.nodes.size();
+  if (options_.replicated && !program.updates_whole()) {
+    size_t next = program.first_step;
     for (const graph::Bucket& bucket : graph::gradient_buckets(program, options_.bucket_bytes)) {
-      next += bucket.params.size();
+      next += bucket.gradients.size();
       if (next > node) break;
     }
     if (next > node) end = std::min(end, next);
@@ -188,7 +217,7 @@ void Session::bind(Prepared& prepared, size_t index) {
     bound.version_stride = counts.versions > 1 ? 1 : 0;
     bound.gradient_stride = counts.gradient_slots > 1 ? counts.versions : 0;
     bound.slot_stride = counts.slots > 1 ? counts.versions * counts.gradient_slots : 0;
-    bound.updates = node.kind == graph::OpKind::SgdStep;
+    bound.updates = graph::is_step(node.kind);
     prepared.nodes.push_back(bound);
     if (!prepared.has_task(i)) continue;
 
@@ -216,18 +245,14 @@ void Session::bind_buckets() {
                  layout_->statistics_bytes() / sizeof(float)};
   if (!options_.replicated) return;
   const Program& program = train_.program;
-  size_t next_update = program.first_step, next_check = program.first_update;
+  size_t next_update = program.first_step;
   for (const graph::Bucket& bucket : graph::gradient_buckets(program, options_.bucket_bytes)) {
     BoundBucket bound;
     bound.end = bucket.end;
     bound.first_update = next_update;
-    bound.last_update = next_update += bucket.params.size();
-    bound.first_check = next_check;
-    if (has_loss_scale()) next_check += bucket.params.size();
-    bound.last_check = next_check;
-    // Its memory begins with the first gradient of its updates and ends where the next bucket's begins.
-    const BufferId gradient = program.nodes[bound.first_update].reads[1];
-    bound.memory = {static_cast<float*>(address(0, gradient, {})), 0};
+    bound.last_update = next_update += bucket.gradients.size();
+    // Its memory begins with its first gradient and ends where the next bucket's begins.
+    bound.memory = {static_cast<float*>(address(0, bucket.gradients[0], {})), 0};
     buckets_.push_back(bound);
   }
   for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -256,22 +281,24 @@ void Session::load(const state::State& state) {
     const graph::Buffer& buffer = program.buffers[id];
     if (buffer.param == graph::kNone || !is_persistent(buffer.role)) continue;
     const std::string& name = graph_.params[buffer.param].name;
-    const auto& tensors = buffer.role == BufferRole::Velocity ? state.velocity : state.params;
+    const auto& tensors = tensors_of(buffer.role, state);
     const auto found = tensors.find(name);
-    if (is_kept_gradient(buffer.role) || (buffer.role == BufferRole::Velocity && found == tensors.end())) {
+    if (is_kept_gradient(buffer.role) || (is_optimizer_slot(buffer.role) && found == tensors.end())) {
       continue;  // fresh memory is zero
     }
     if (found == tensors.end()) fail_run("the state has no parameter {}", name);
     backend_.upload(graph_, program, id, found->second.data, address(0, id, {}));
   }
-  if (!has_loss_scale()) return;
-  std::vector<float> fields(graph::kNumLossScaleFields, 0.0f);
+  updates_before_ = state.step;
+  if (!has_agreement()) return;
+  std::vector<float> fields(static_cast<size_t>(program.buffers[program.agreement].shape[0]), 0.0f);
   const bool known = state.loss_scale.size() == 3;
   fields[graph::kScale] = known ? state.loss_scale[0] : static_cast<float>(options_.loss_scale);
   fields[graph::kInverseScale] = 1 / fields[graph::kScale];
   fields[graph::kGoodSteps] = known ? state.loss_scale[1] : 0;
   fields[graph::kSkippedSteps] = known ? state.loss_scale[2] : 0;
-  backend_.upload(graph_, program, program.loss_scale, fields, address(0, program.loss_scale, {}));
+  fields[graph::kClip] = 1;
+  backend_.upload(graph_, program, program.agreement, fields, address(0, program.agreement, {}));
 }
 
 void Session::store(state::State& state) const {
@@ -280,11 +307,11 @@ void Session::store(state::State& state) const {
     const graph::Buffer& buffer = program.buffers[id];
     if (buffer.param == graph::kNone || !is_persistent(buffer.role) || is_kept_gradient(buffer.role)) continue;
     if (buffer.role == BufferRole::Weight && is_half(graph_.dtype)) continue;  // its master has all digits
-    auto& tensors = buffer.role == BufferRole::Velocity ? state.velocity : state.params;
+    auto& tensors = tensors_of(buffer.role, state);
     tensors[graph_.params[buffer.param].name] = {buffer.shape, read_buffer(id)};
   }
-  if (!has_loss_scale()) return;
-  const std::vector<float> fields = read_buffer(program.loss_scale);
+  if (!has_agreement() || graph_.dtype != DType::F16) return;
+  const std::vector<float> fields = read_buffer(program.agreement);
   state.loss_scale = {fields[graph::kScale], fields[graph::kGoodSteps], fields[graph::kSkippedSteps]};
 }
 
@@ -298,8 +325,17 @@ void Session::put_input(int slot, const void* features, const int32_t* labels) {
   }
 }
 
-std::span<float> Session::overflow() const {
-  return {static_cast<float*>(address(0, train_.program.loss_scale, {})) + graph::kOverflow, 1};
+std::span<float> Session::agreement() const {
+  const auto all = static_cast<size_t>(train_.program.buffers[train_.program.agreement].shape[0]);
+  return {static_cast<float*>(address(0, train_.program.agreement, {})) + graph::kOverflow, all - graph::kOverflow};
+}
+
+std::span<float> Session::tied_gradient(graph::ParamId param) const {
+  for (const BufferId id : train_.program.tied) {
+    if (train_.program.buffers[id].param != param) continue;
+    return {static_cast<float*>(address(0, id, {})), train_.buffer_bytes[id] / sizeof(float)};
+  }
+  fail_run("stage {} shares no {}", options_.stage.index, graph_.params[param].name);
 }
 
 std::vector<float> Session::read_buffer(BufferId id) const {
@@ -375,14 +411,18 @@ void Session::forward(const Place& place, const StepContext& context) {
   run(train_, 0, train_.program.first_backward, place, context);
 }
 
-void Session::check_gradients(int bucket, const StepContext& context) {
-  const bool whole = bucket == kWhole;
-  const size_t begin = whole ? train_.program.first_update : buckets_[bucket].first_check;
-  run(train_, begin, whole ? train_.program.first_step : buckets_[bucket].last_check, {}, context);
+void Session::sum_gradients(const StepContext& context) {
+  run(train_, train_.program.first_update, train_.program.first_check, {}, context);
 }
 
-void Session::update(int bucket, int64_t update, const StepContext& context) {
+void Session::check_gradients(const StepContext& context) {
+  run(train_, train_.program.first_check, train_.program.first_step, {}, context);
+}
+
+void Session::update(int bucket, int64_t update, const StepContext& given) {
   const Place place{0, 0, update, update};
+  StepContext context = given;
+  context.update = updates_before_ + update;
   if (bucket == kWhole) {
     run(train_, train_.program.first_step, train_.program.nodes.size(), place, context);
   } else {
@@ -400,12 +440,18 @@ void Session::evaluate(int slot, int64_t rows) {
   timing_ = timed;
 }
 
+void Session::read_logits(int slot, std::vector<float>& logits) const {
+  const Program& program = evaluate_->program;
+  logits.resize(static_cast<size_t>(program.buffers[program.logits].shape.elements()));
+  backend_.download(graph_, program, program.logits, address(1, program.logits, {slot, 0, 0}), logits);
+}
+
 Metrics Session::take_metrics() {
   if (!metrics_) return {};
   std::array<double, graph::kNumMetrics> values{};
   backend_.copy(values.data(), metrics_, sizeof values);
   backend_.zero(metrics_, sizeof values);
-  return {values[graph::kLossSum], values[graph::kTop1], values[graph::kTop5], values[graph::kRows]};
+  return {values[graph::kLossSum], values[graph::kTop1], values[graph::kTop5], values[graph::kRows], {}};
 }
 
 Metrics Session::train_step(int64_t step, int64_t samples, double learning_rate,
@@ -415,6 +461,7 @@ Metrics Session::train_step(int64_t step, int64_t samples, double learning_rate,
   context.step = step;
   context.inverse_samples = 1.0 / static_cast<double>(samples);
   context.learning_rate = static_cast<float>(learning_rate);
+  context.update = updates_before_ + updates_;  // for updates that come with the backward pass
   const Place place{0, 0, updates_, updates_};
   for (int m = 0; m < options_.microbatches; ++m) {
     context.first_row = m * graph_.batch();
@@ -423,7 +470,8 @@ Metrics Session::train_step(int64_t step, int64_t samples, double learning_rate,
     forward(place, context);
     backward(kWhole, place, context);
   }
-  if (has_loss_scale()) check_gradients(kWhole, context);
+  sum_gradients(context);
+  check_gradients(context);
   update(kWhole, updates_, context);
   return take_metrics();
 }

@@ -3,6 +3,7 @@
 // worker is one stage with one of everything.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,9 +18,12 @@
 
 namespace millrace::runtime {
 
+// Whether the insides of the model's blocks are kept for backward, or made again.
+enum class Blocks { Kept, Again, AgainIfShort };
+
 struct SessionOptions {
   int microbatches = 1;  // the graph's batch is that of one micro-batch
-  bool velocity = true;
+  graph::UpdateRule rule = {};
   bool evaluates = true;  // also prepare the evaluation program
   uint64_t seed = 0;
   size_t memory_limit = 0;        // bytes that may be planned, with the loader's; 0: no limit
@@ -27,19 +31,21 @@ struct SessionOptions {
   std::string limit_reason = {};  // where the limit comes from, for the message
   graph::StageSlice stage = {};
   memory::Copies copies = {};
-  bool recompute = false;   // run forward again before backward, if several micro-batches are in flight
+  bool recompute = false;  // run forward again before backward, if several micro-batches are in flight
+  Blocks blocks = Blocks::Kept;
   bool replicated = false;  // gradients are summed over replicas before the update
   graph::Style style = {};
   double loss_scale = 32768;  // where it starts, with f16
   size_t bucket_bytes = 25 << 20;
 };
 
-// Sums over the rows that were samples.
+// Sums over the rows that have labels; and of an evaluation what the data set makes of all samples (data/scorer.h).
 struct Metrics {
   double loss_sum = 0;
   double top1 = 0;
   double top5 = 0;
   double rows = 0;
+  std::array<double, 4> figures{};
 
   double loss() const { return rows > 0 ? loss_sum / rows : 0; }
   Metrics& operator+=(const Metrics& other);
@@ -72,6 +78,9 @@ class Session {
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
+
+  // Leaves its memory allocated when it is destroyed.
+  void abandon_memory() { memory_block_ = nullptr; }
 
   // Into version 0, from which training starts; out of the newest version.
   void load(const state::State& state);
@@ -134,14 +143,21 @@ class Session {
   void backward(int bucket, const Place& place, const backend::StepContext& context) {
     backward(bucket, place, context, [](graph::Pass) {});
   }
-  // With a loss scale, each bucket is checked before any is updated, and what the checks found is shared in between.
-  bool has_loss_scale() const { return train_.program.loss_scale != graph::kNone; }
-  void check_gradients(int bucket, const backend::StepContext& context);
-  std::span<float> overflow() const;
+  // An update bucket by bucket, or as a whole - as it must be where something is to be known of all gradients first:
+  // then sum_gradients(), tied gradients summed over stages, check_gradients(), the agreement summed over stages.
+  bool updates_whole() const { return train_.program.updates_whole(); }
+  bool has_agreement() const { return train_.program.agreement != graph::kNone; }
+  void sum_gradients(const backend::StepContext& context);
+  void check_gradients(const backend::StepContext& context);
   void update(int bucket, int64_t update, const backend::StepContext& context);
+  std::span<float> agreement() const;  // what is summed over stages; from the second number on, squares
+  std::span<float> tied_gradient(graph::ParamId param) const;
   void evaluate(int slot, int64_t rows);
   Metrics take_metrics();
+  // Of all rows of what was evaluated last.
+  void read_logits(int slot, std::vector<float>& logits) const;
   int64_t updates() const { return updates_; }
+  bool remakes_blocks() const { return remakes_blocks_; }
 
   // Gradients that are summed over replicas; the last bucket ends with the running statistics.
   size_t num_buckets() const { return buckets_.size(); }
@@ -185,8 +201,7 @@ class Session {
   };
   struct BoundBucket {
     size_t end = 0;                            // node
-    size_t first_update = 0, last_update = 0;  // nodes that update its weights
-    size_t first_check = 0, last_check = 0;    // nodes that check its gradients
+    size_t first_update = 0, last_update = 0;  // nodes that update its weights, if they are updated by themselves
     std::span<float> memory;
   };
 
@@ -204,6 +219,8 @@ class Session {
     std::shared_ptr<const void> tasks;  // empty: was run once, to be recorded the next time
   };
 
+  graph::Program training_program(bool remakes_blocks) const;
+  bool fits(const graph::Program& program) const;
   Prepared prepare(graph::Program program);
   size_t largest_group(const graph::Program& program, size_t node) const;
   void check_limit(const Prepared& prepared, const std::vector<size_t>& scratch) const;
@@ -240,6 +257,8 @@ class Session {
   std::span<float> statistics_;
   double* metrics_ = nullptr;
   int64_t updates_ = 0;
+  int64_t updates_before_ = 0;  // of the training that the loaded state comes from
+  bool remakes_blocks_ = false;
   bool runs_again_ = false;
   bool timing_ = false;
   std::vector<NodeTime> node_times_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <map>
 #include <numeric>
 #include <set>
@@ -18,7 +19,7 @@
 #include "millrace/runtime/op_times.h"
 #include "millrace/schedule/prover.h"
 #include "millrace/schedule/steady.h"
-#include "millrace/state/safetensors.h"
+#include "millrace/state/params_file.h"
 
 namespace millrace::runtime {
 namespace {
@@ -38,6 +39,13 @@ int64_t updates_align(const Pipeline& pipeline) {
 }
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// On the way to process 0.
+std::array<double, 8> to_values(const Metrics& m) {
+  const auto& [first, second, third, fourth] = m.figures;
+  return {m.loss_sum, m.top1, m.top5, m.rows, first, second, third, fourth};
+}
+Metrics from_values(const std::array<double, 8>& v) { return {v[0], v[1], v[2], v[3], {v[4], v[5], v[6], v[7]}}; }
 
 }  // namespace
 
@@ -64,6 +72,11 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
 
 Training::~Training() {
   process_.show({});  // the workers it would ask end here
+  // After a failure messages are still under way, and other processes' hands in this one's memory until it ends.
+  if (std::uncaught_exceptions() == 0 || process_.size() == 1) return;
+  for (LocalWorker& local : workers_) {
+    if (local.worker) local.worker->abandon_memory();
+  }
 }
 
 void Training::open_data() {
@@ -71,6 +84,7 @@ void Training::open_data() {
   facts_.train_data = data::make_dataset(job, data::Split::Train);
   if (job.data.has_test()) {
     facts_.test_data = data::make_dataset(job, data::Split::Test);
+    facts_.scorer = facts_.test_data->scorer();
   }
   const int64_t batches = (facts_.train_data->size() + job.batch - 1) / job.batch;
   facts_.steps_per_epoch = static_cast<double>(batches);
@@ -108,12 +122,13 @@ void Training::make_workers(const MachineLimit& limit, const OnMeasure& on_measu
   for (int s = 0; s < pipeline.num_stages(); ++s) {
     topology.groups.push_back({pipeline.stages[s], pipeline.num_replicas(s) > 1 ? pipeline.buckets[s] : 0});
   }
-  if (pipeline.agrees_on_steps) {
-    comm::Group all;
-    for (int w = 0; w < pipeline.num_workers; ++w) all.workers.push_back(w);
-    all.buckets = 1;
-    topology.groups.push_back(all);
-  }
+  // In the order of plan::Plan's groups.
+  comm::Group all;
+  for (int w = 0; w < pipeline.num_workers; ++w) all.workers.push_back(w);
+  all.buckets = pipeline.agrees_on_steps ? 1 : 0;
+  topology.groups.push_back(all);
+  for (const plan::Tie& tie : facts_.plan.ties) topology.groups.push_back({facts_.plan.workers_of(tie), 1});
+  topology.groups.push_back({pipeline.stages[facts_.loss_stage()], facts_.scorer ? 1 : 0});
   process_.open(topology);
 
   const bool all_here = process_.size() == 1;
@@ -158,7 +173,7 @@ void Training::on_all_workers(const std::function<void(LocalWorker&)>& work) {
 void Training::load_parameters() {
   {
     state::State state = state::initial_state(graph_, facts_.job.seed);
-    if (!facts_.job.model.init.empty()) state::load_params(facts_.job.model.init, graph_, state);
+    if (!facts_.job.model.init.empty()) init_notes_ = state::load_params(facts_.job.model.init, graph_, state);
     on_all_workers([&](LocalWorker& local) { local.worker->load(state); });
   }
   malloc_trim(0);  // the host copy goes back to the system, or it would stay on top of what was planned
@@ -219,7 +234,7 @@ const schedule::Schedule& Training::schedule_for(int64_t steps) {
 void Training::run_worker(Worker& worker, const std::vector<Segment>& segments, const Observer& observer) {
   WorkerEvents events;
   events.on_step = [&](int64_t step, const Metrics& metrics, std::span<const int64_t> samples) {
-    process_.tell({step, worker.index(), false, {metrics.loss_sum, metrics.top1, metrics.top5, metrics.rows}});
+    process_.tell({step, worker.index(), false, to_values(metrics)});
     if (observer.on_samples) observer.on_samples(step, samples);
   };
   const bool has_loss = worker.stage(worker.num_sessions() - 1) == facts_.loss_stage();
@@ -235,8 +250,7 @@ void Training::run_worker(Worker& worker, const std::vector<Segment>& segments, 
     if (!segment.evaluates) continue;
     const Metrics metrics = worker.evaluate(*evaluation_);
     const auto number = static_cast<int64_t>(i);
-    if (has_loss)
-      process_.tell({number, worker.index(), true, {metrics.loss_sum, metrics.top1, metrics.top5, metrics.rows}});
+    if (has_loss) process_.tell({number, worker.index(), true, to_values(metrics)});
   }
 }
 
@@ -260,8 +274,7 @@ void Training::watch(const Observer& observer, std::chrono::steady_clock::time_p
     while (static_cast<int>(wanted.size()) < parts) {
       const auto event = process_.next_event(std::chrono::milliseconds(200));
       if (!event) continue;
-      const auto& values = event->values;
-      gathered[{event->is_evaluation, event->number}][event->part] = {values[0], values[1], values[2], values[3]};
+      gathered[{event->is_evaluation, event->number}][event->part] = from_values(event->values);
       told[{event->is_evaluation, event->number}] = event->at;
     }
     Metrics total;
@@ -280,14 +293,15 @@ void Training::watch(const Observer& observer, std::chrono::steady_clock::time_p
       const double seconds = std::chrono::duration<double>(latest - since).count();
       since = latest;
       result.steps = step + 1;
-      result.samples += static_cast<int64_t>(metrics.rows);
+      const int64_t samples = static_cast<int64_t>(metrics.rows) / facts_.train_data->label_elements();
+      result.samples += samples;
       result.train_s += seconds;
       if (step % epoch_steps == 0) stretch = {};
       stretch += metrics;
       result.last = stretch;
       const double lr = job::learning_rate(facts_.job.optimizer, facts_.job.schedule, step, facts_.steps_per_epoch,
                                            facts_.total_steps);
-      observer.on_step({step, static_cast<double>(step + 1) / facts_.steps_per_epoch, seconds, lr, metrics});
+      observer.on_step({step, static_cast<double>(step + 1) / facts_.steps_per_epoch, seconds, lr, samples, metrics});
       if (observer.stop_if_diverged && !std::isfinite(metrics.loss())) {
         result.diverged = true;
         result.last = metrics;
@@ -361,6 +375,7 @@ state::State Training::state() {
     const std::lock_guard lock(mutex);
     state.params.merge(own.params);
     state.velocity.merge(own.velocity);
+    state.second_moment.merge(own.second_moment);
     if (state.loss_scale.empty()) state.loss_scale = own.loss_scale;
   });
   if (process_.size() == 1) return state;
@@ -369,6 +384,7 @@ state::State Training::state() {
     state::State part = state::state_from_bytes(bytes);
     all.params.merge(part.params);
     all.velocity.merge(part.velocity);
+    all.second_moment.merge(part.second_moment);
     if (all.loss_scale.empty()) all.loss_scale = part.loss_scale;
   }
   return all;

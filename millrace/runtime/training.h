@@ -25,6 +25,7 @@ struct StepReport {
   double epoch = 0;  // epochs finished when the step ends, with fraction
   double seconds = 0;
   double learning_rate = 0;
+  int64_t samples = 0;
   Metrics metrics;
 };
 
@@ -64,6 +65,11 @@ class Training {
   int threads() const { return threads_; }
   size_t planned_bytes() const;  // by the workers of this process
   const graph::Graph& graph() const { return graph_; }
+  const std::vector<std::string>& init_notes() const { return init_notes_; }  // of model.init, for the user
+  // Of Metrics::figures, where the test data makes some.
+  std::vector<std::string> figure_names() const {
+    return facts_.scorer ? facts_.scorer->names() : std::vector<std::string>{};
+  }
   const plan::Plan& plan() const { return facts_.plan; }
   const schedule::Schedule& shape() const { return facts_.shape; }
   // Those of this process.
@@ -110,6 +116,7 @@ class Training {
   comm::Process& process_;
   graph::Graph graph_;  // one micro-batch, fused
   RunFacts facts_;
+  std::vector<std::string> init_notes_;
   std::unique_ptr<Wiring> wiring_;
   std::vector<std::unique_ptr<schedule::Schedule>> schedules_;  // one for each length of segment
   std::unique_ptr<schedule::Schedule> evaluation_;

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "millrace/base/error.h"
-#include "millrace/data/bad_sample.h"
 #include "millrace/comm/process.h"
+#include "millrace/data/bad_sample.h"
 #include "millrace/job/lr_schedule.h"
 
 namespace millrace::runtime {
@@ -266,7 +266,39 @@ Metrics Worker::evaluate(const schedule::Schedule& schedule) {
   for (size_t i = 0; i < bytes.size(); ++i) evaluation_bytes_[i] += endpoint_.bytes_sent()[i] - bytes[i];
   Metrics total;
   for (Stage& stage : stages_) total += stage.session->take_metrics();
+  if (facts_.scorer) add_figures(total);
   return total;
+}
+
+void Worker::score(const Stage& stage, int slot, int64_t rows) {
+  const auto numbers = static_cast<size_t>(facts_.scorer->numbers_per_sample());
+  scores_.resize(static_cast<size_t>(facts_.test_data->size()) * numbers);
+  stage.session->read_logits(slot, logits_);
+  const size_t of_row = logits_.size() / static_cast<size_t>(stage.rows.size());
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    const int64_t sample = stage.batch->samples[row];
+    facts_.scorer->score(sample, std::span<const float>(logits_).subspan(row * of_row, of_row),
+                         std::span<float>(scores_).subspan(static_cast<size_t>(sample) * numbers, numbers));
+  }
+}
+
+// Each replica of the loss has scored its samples; the first makes the figures of all.
+void Worker::add_figures(Metrics& metrics) {
+  const int loss_stage = facts_.loss_stage();
+  for (const Stage& stage : stages_) {
+    if (stage.stage != loss_stage) continue;
+    scores_.resize(static_cast<size_t>(facts_.test_data->size()) *
+                   static_cast<size_t>(facts_.scorer->numbers_per_sample()));
+    if (facts_.plan.pipeline.num_replicas(loss_stage) > 1) {
+      const int group = facts_.plan.score_group();
+      endpoint_.start_sum(group, 0, scores_);
+      endpoint_.await_sum(group, 0);
+    }
+    if (stage.replica > 0) continue;
+    const std::vector<double> figures = facts_.scorer->figures(scores_);
+    for (size_t i = 0; i < std::min(figures.size(), metrics.figures.size()); ++i) metrics.figures[i] = figures[i];
+  }
+  scores_.clear();
 }
 
 void Worker::run(const Bound& action) {
@@ -343,6 +375,7 @@ void Worker::forward(Stage& stage, const Bound& action) {
     timed(Activity::Evaluate, stage, number, [&] {
       if (rows > 0) stage.session->evaluate(slot, rows);
       backend_.wait();
+      if (rows > 0 && facts_.scorer && stage.stage == facts_.loss_stage()) score(stage, slot, rows);
     });
     return;
   }
@@ -493,26 +526,45 @@ void Worker::step(Stage& stage, const Bound& action) {
     stage.rows_in_update = 0;
   }
   Session& session = *stage.session;
-  const backend::StepContext context = context_of(stage, 0, update);
-  if (!session.has_loss_scale()) {
-    timed(Activity::Step, stage, update, [&] {
-      session.update(action.part, update, context);
-      after_compute();
-    });
+  if (session.updates_whole()) {
+    const bool last = action.part == schedule::kWhole || action.part + 1 == static_cast<int>(session.num_buckets());
+    if (last) step_together(stage, update);
     return;
   }
-  // Nothing is updated before everything was found good.
   timed(Activity::Step, stage, update, [&] {
-    session.check_gradients(action.part, context);
+    session.update(action.part, update, context_of(stage, 0, update));
     after_compute();
   });
-  if (action.part != schedule::kWhole && action.part + 1 < static_cast<int>(session.num_buckets())) return;
-  if (facts_.plan.pipeline.agrees_on_steps) {
+}
+
+// An update that needs to know something of all gradients, of all stages: nothing is updated before that is known. Only
+// a stage's first replica has a say in the sums over stages: all replicas know the same.
+void Worker::step_together(Stage& stage, int64_t update) {
+  Session& session = *stage.session;
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  const backend::StepContext context = context_of(stage, 0, update);
+  const auto sum = [&](int group, std::span<float> data) {
     timed(Activity::Reduce, stage, update, [&] {
-      const int everyone = facts_.plan.pipeline.num_stages();
-      endpoint_.start_sum(everyone, 0, session.overflow());
-      endpoint_.await_sum(everyone, 0);
+      endpoint_.start_sum(group, 0, data);
+      endpoint_.await_sum(group, 0);
     });
+  };
+  timed(Activity::Step, stage, update, [&] {
+    session.sum_gradients(context);
+    for (const TiedGradient& tied : stage.tied) {
+      if (stage.replica > 0) backend_.zero(tied.memory.data(), tied.memory.size_bytes());
+    }
+    if (!stage.tied.empty()) after_compute();
+  });
+  for (const TiedGradient& tied : stage.tied) sum(tied.group, tied.memory);
+  if (session.has_agreement()) {
+    const std::span<float> agreement = session.agreement(), squares = agreement.subspan(1);
+    timed(Activity::Step, stage, update, [&] {
+      session.check_gradients(context);
+      if (pipeline.agrees_on_steps && stage.replica > 0) backend_.zero(squares.data(), squares.size_bytes());
+      after_compute();
+    });
+    if (pipeline.agrees_on_steps) sum(facts_.plan.agreement_group(), agreement);
   }
   timed(Activity::Step, stage, update, [&] {
     session.update(Session::kWhole, update, context);

@@ -28,6 +28,7 @@ struct RunFacts {
   plan::Plan plan;
   schedule::Schedule shape;  // any training schedule of the plan: its slots are those of the run
   std::unique_ptr<data::Dataset> train_data, test_data;  // no test data: nothing is evaluated
+  std::unique_ptr<data::Scorer> scorer;                  // what the test data makes of logits; none: nothing
   double steps_per_epoch = 1;
   int64_t total_steps = 0;
   int64_t time_nodes_from = -1;  // step from which the time of every node is summed; -1: never
@@ -76,6 +77,9 @@ class Worker {
   double data_wait_s() const;
   const comm::Endpoint& endpoint() const { return endpoint_; }
 
+  // Leaves what messages read and write allocated until the process ends.
+  void abandon_memory();
+
   // What it is doing, for those who watch it from another thread.
   std::string doing() const;
 
@@ -99,6 +103,11 @@ class Worker {
     bool entering = false;  // activations come in here
     std::vector<Piece> pieces;
   };
+  // Of a parameter that other stages read too.
+  struct TiedGradient {
+    int group = 0;
+    std::span<float> memory;
+  };
   struct Stage {
     int stage = 0;
     int replica = 0;
@@ -106,6 +115,7 @@ class Worker {
     graph::Graph graph;
     std::unique_ptr<Session> session;
     std::vector<Port> ports;
+    std::vector<TiedGradient> tied;
     std::unique_ptr<data::Loader> loader;       // empty where nothing is loaded, or one batch stays in the inputs
     std::unique_ptr<data::Loader> test_loader;  // while evaluating
     const data::Batch* batch = nullptr;
@@ -168,10 +178,13 @@ class Worker {
   void message(Stage& stage, const Bound& action);
   void reduce(Stage& stage, const Bound& action);
   void step(Stage& stage, const Bound& action);
+  void step_together(Stage& stage, int64_t update);
   void take_data(Stage& stage, int microbatch, int slot);
   void await_departures(Stage& stage, schedule::Direction direction, int slot);
   void finish_messages();
   void tell_metrics(Stage& stage, int microbatch);
+  void score(const Stage& stage, int slot, int64_t rows);
+  void add_figures(Metrics& metrics);
 
   bool waits_once_a_step() const;
   void after_compute();
@@ -204,6 +217,7 @@ class Worker {
   int64_t first_step_ = 0;
   bool evaluating_ = false;
   const WorkerEvents* events_ = nullptr;
+  std::vector<float> scores_, logits_;  // of the evaluation that is running
 
   std::atomic<const Bound*> current_{nullptr};
   std::atomic<int64_t> current_step_{0};  // the first of its list

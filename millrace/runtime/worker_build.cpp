@@ -72,20 +72,28 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
 
   SessionOptions options;
   options.microbatches = pipeline.synchronous() ? pipeline.microbatches : 1;
-  options.velocity = job.optimizer.momentum > 0;
+  options.rule = model::update_rule(job.optimizer);
   options.evaluates = facts_.test_data != nullptr;
   options.seed = job.seed;
   options.memory_limit = memory_limit;
   options.limit_reason = reason;
   options.stage = facts_.plan.slice(stage);
   options.copies = {facts_.shape.slots[stage], facts_.shape.gradient_slots, pipeline.versions[stage]};
-  options.recompute = job.parallel.recompute && stage != facts_.loss_stage();
+  options.recompute = job.parallel.recompute == job::Recompute::Stage && stage != facts_.loss_stage();
+  options.blocks = job.parallel.recompute == job::Recompute::Block  ? Blocks::Again
+                   : job.parallel.recompute == job::Recompute::Auto ? Blocks::AgainIfShort
+                                                                    : Blocks::Kept;
   options.replicated = pipeline.num_replicas(stage) > 1;
   options.style = backend::style_of(job.device);
   options.loss_scale = job.loss_scale.start;
   options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
   options.loader_bytes = static_cast<size_t>(plan::loading_bytes(job, *facts_.train_data, facts_.plan, stage, replica));
   added.session = std::make_unique<Session>(added.graph, backend, options);
+  for (size_t i = 0; i < facts_.plan.ties.size(); ++i) {
+    const plan::Tie& tie = facts_.plan.ties[i];
+    if (std::find(tie.stages.begin(), tie.stages.end(), stage) == tie.stages.end()) continue;
+    added.tied.push_back({facts_.plan.tie_group(i), added.session->tied_gradient(tie.param)});
+  }
 }
 
 void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica) {
@@ -161,6 +169,12 @@ void Worker::open_test_data(Stage& stage) {
       plan::evaluation_options(facts_.job, facts_.plan, stage.stage, stage.replica, facts_.test_data->size());
   if (options.num_batches == 0 || (!options.features && !options.labels)) return;
   stage.test_loader = std::make_unique<data::Loader>(*facts_.test_data, options);
+}
+
+void Worker::abandon_memory() {
+  for (Stage& stage : stages_) {
+    if (stage.session) stage.session->abandon_memory();
+  }
 }
 
 size_t Worker::planned_bytes() const {

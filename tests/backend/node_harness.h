@@ -33,19 +33,23 @@ using graph::Pass;
 struct NodeSpec {
   OpKind kind{};
   Pass pass = Pass::Forward;
-  Shape x = {};  // the operator's first input, batch first; of Accumulate and SgdStep, the parameter
+  Shape x = {};  // the operator's first input, batch first; of nodes of the optimizer, the parameter
   graph::Attrs attrs = {};
-  Shape table = {};  // EmbeddingBag, Embedding: entries and their width, x is the tokens; Positions: places and width
+  // EmbeddingBag, Embedding: entries and their width, x is the tokens; Positions: places and width; SpanLogits: the
+  // tokens, if they are not N x L.
+  Shape table = {};
   bool masked = false;  // Attention: tokens say which keys there are
   DType dtype = DType::F32;
-  bool saves_for_backward = true;                    // max pooling writes argmax, the loss probabilities
+  bool saves_for_backward = true;                    // max pooling writes argmax, the loss its sums
   bool velocity = true;                              // SgdStep
-  bool gradient_sum = false;                         // SgdStep: dw is a sum over micro-batches
-  bool loss_scale = false;                           // SgdStep and the loss's InputGrad: gradients carry a factor
+  bool gradient_sum = false;                         // steps: dw is a sum over micro-batches; Accumulate: the part is
+  bool loss_scale = false;                           // f16, steps and the loss's InputGrad: gradients carry a factor
+  bool clips = false;                                // steps: there is a norm of all gradients
+  bool next_version = false;                         // steps: the weight that is written is other memory, "new w"
   bool dy2 = false;                                  // BatchNorm InputGrad: the gradient comes in two parts
   bool output_again = false;                         // BatchNorm InputGrad: y is made once more
   bool sums = false;                                 // Conv2d Forward also sums its outputs
-  graph::ParamRole role = graph::ParamRole::Weight;  // SgdStep: of the parameter
+  graph::ParamRole role = graph::ParamRole::Weight;  // steps: of the parameter
   std::vector<graph::InPlace> in_place = {};         // taken up, not only permitted
   std::string name = "node";
 };
@@ -59,11 +63,11 @@ struct OneNode {
   const graph::Buffer& buffer(BufferId id) const { return program.buffers[id]; }
   NodeView view() const { return {graph, program, node()}; }
 
-  // The buffers a run leaves something in: what the node writes, and the gradient sum that SgdStep clears.
+  // The buffers a run leaves something in: what the node writes, and the gradient sum that a step clears.
   std::vector<BufferId> results() const {
     std::vector<BufferId> ids = node().writes;
     for (BufferId id : node().reads) {
-      if (node().kind == OpKind::SgdStep && buffer(id).role == BufferRole::GradientSum) ids.push_back(id);
+      if (is_step(node().kind) && buffer(id).role == BufferRole::GradientSum) ids.push_back(id);
     }
     return ids;
   }
@@ -91,6 +95,7 @@ inline Shape output_shape(const NodeSpec& spec) {
   if (spec.kind == OpKind::Embedding) return {x[0], x.width(), spec.table[1]};
   if (spec.kind == OpKind::ImageTokens) return {x[0], 1 + x[2] * x[3], x[1]};
   if (spec.kind == OpKind::SelectToken) return {x[0], x[2]};
+  if (spec.kind == OpKind::SpanLogits) return {x[0], x[2], x[1]};
   if (spec.kind == OpKind::Attention) return {x[0], x[1], x[2] / 3};
   if (spec.kind == OpKind::Flatten) return {x[0], x.elements() / x[0]};
   return x;
@@ -106,6 +111,11 @@ class NodeBuilder {
     one_.graph.features = 0;
     one_.graph.ops = {{spec.name, spec.kind, spec.attrs, {0}, 1, {}}};
     one_.program.nodes = {{spec.kind, spec.pass, 0, spec.attrs, spec.name, {}, {}, spec.in_place}};
+    if (spec.pass != Pass::Update) return;
+    clips_ = spec.clips || spec.kind == OpKind::SumSquares || spec.kind == OpKind::ClipNorm;
+    own_param_ = clips_ ? 1 : 0;
+    one_.graph.params.assign(clips_ ? 3 : 1, {"w", spec.x, spec.role, {}});
+    one_.graph.ops[0].params = {own_param_};
   }
 
   OneNode build() {
@@ -156,6 +166,11 @@ class NodeBuilder {
           writes("y", y_, BufferRole::Activation);
         }
         break;
+      case OpKind::SpanLogits:
+        value_to_value();
+        reads("tokens", spec_.table.rank() > 0 ? spec_.table : Shape{spec_.x[0], spec_.x[1]}, BufferRole::Input,
+              DType::I32);
+        break;
       case OpKind::BatchNorm: batch_norm(); break;
       case OpKind::MaxPool:
         if (!backward()) {
@@ -184,14 +199,22 @@ class NodeBuilder {
       case OpKind::SoftmaxCrossEntropy: loss(); break;
       case OpKind::Accumulate:
         updates("total", BufferRole::GradientSum);
-        reads("part", spec_.x, BufferRole::WeightGradient, spec_.dtype, graph::ParamRole::Weight);
+        if (spec_.pass == Pass::Update) {
+          updates("part", spec_.gradient_sum ? BufferRole::GradientSum : BufferRole::SharedGradient);
+        } else {
+          reads("part", spec_.x, BufferRole::WeightGradient, spec_.dtype, graph::ParamRole::Weight);
+        }
         break;
       case OpKind::CheckFinite:
-        reads("dw", spec_.x, BufferRole::WeightGradient, weight_type(), spec_.role);
-        one_.program.nodes[0].writes.push_back(loss_scale());
+      case OpKind::SumSquares:
+        gradient();
+        one_.program.nodes[0].writes.push_back(agreement());
         break;
-      case OpKind::SgdStep: sgd_step(); break;
-      case OpKind::AdjustScale: one_.program.nodes[0].writes.push_back(loss_scale()); break;
+      case OpKind::SgdStep:
+      case OpKind::AdamStep:
+      case OpKind::LambStep: step(); break;
+      case OpKind::ClipNorm:
+      case OpKind::AdjustScale: one_.program.nodes[0].writes.push_back(agreement()); break;
     }
     return std::move(one_);
   }
@@ -199,11 +222,15 @@ class NodeBuilder {
  private:
   bool backward() const { return spec_.pass == Pass::InputGrad || spec_.pass == Pass::WeightGrad; }
 
-  // One global parameter per name, so that "dw" finds the role of "w".
+  // One global parameter per name, but one for all that the optimizer has of it.
   BufferId add(const std::string& name, const Shape& shape, BufferRole role, DType dtype, graph::ParamRole param_role) {
     int param = graph::kNone;
-    if (role == BufferRole::Weight || role == BufferRole::Statistic || role == BufferRole::WeightGradient ||
-        role == BufferRole::GradientSum || role == BufferRole::Velocity || role == BufferRole::Master) {
+    const bool has_param = role == BufferRole::Weight || role == BufferRole::Statistic ||
+                           role == BufferRole::WeightGradient || is_kept_gradient(role) || is_optimizer_slot(role) ||
+                           role == BufferRole::Master;
+    if (has_param && own_param_ != graph::kNone) {
+      param = own_param_;
+    } else if (has_param) {
       param = static_cast<int>(one_.graph.params.size());
       one_.graph.params.push_back({name, shape, param_role, {}});
       one_.graph.ops[0].params.push_back(param);
@@ -230,26 +257,36 @@ class NodeBuilder {
   void updates(const std::string& name, BufferRole role, DType dtype) {
     one_.program.nodes[0].writes.push_back(reads(name, spec_.x, role, dtype, spec_.role));
   }
-  BufferId loss_scale() {
-    return one_.program.loss_scale =
-               reads("loss_scale", {graph::kNumLossScaleFields}, BufferRole::LossScale, DType::F32);
+  BufferId agreement() {
+    const int64_t squares = clips_ ? static_cast<int64_t>(one_.graph.params.size()) : 0;
+    return one_.program.agreement = reads("agreement", {graph::kSquares + squares}, BufferRole::Agreement, DType::F32);
   }
 
-  // Of the parameter that SgdStep updates; those of normalisation are wide.
+  // Of the parameter that a step updates; those of normalisation are wide.
   DType weight_type() const {
     const bool is_factor = spec_.role == graph::ParamRole::Weight || spec_.role == graph::ParamRole::Bias;
     return is_factor ? spec_.dtype : wide(spec_.dtype);
   }
-  void sgd_step() {
-    updates("w", BufferRole::Weight, weight_type());
+  void gradient() {
     if (spec_.gradient_sum) {
       reads("dw", spec_.x, BufferRole::GradientSum, wide(spec_.dtype), spec_.role);
     } else {
       reads("dw", spec_.x, BufferRole::WeightGradient, weight_type(), spec_.role);
     }
-    if (spec_.velocity) updates("velocity", BufferRole::Velocity);
+  }
+  void step() {
+    if (spec_.next_version) {
+      reads("w", spec_.x, BufferRole::Weight, weight_type(), spec_.role);
+      writes("new w", spec_.x, BufferRole::Weight, weight_type(), spec_.role);
+    } else {
+      updates("w", BufferRole::Weight, weight_type());
+    }
+    gradient();
+    const bool adam = spec_.kind != OpKind::SgdStep;
+    if (adam || spec_.velocity) updates("velocity", BufferRole::Velocity);
+    if (adam) updates("second_moment", BufferRole::SecondMoment);
     if (is_half(spec_.dtype)) updates("master", BufferRole::Master);
-    if (spec_.loss_scale) loss_scale();
+    if (spec_.loss_scale || spec_.clips) agreement();
   }
 
   void value_to_value() {
@@ -357,22 +394,27 @@ class NodeBuilder {
   }
 
   void loss() {
-    const bool grad = spec_.pass == Pass::InputGrad;
-    reads(grad ? "probabilities" : "logits", spec_.x, BufferRole::Activation, grad ? wide(spec_.dtype) : spec_.dtype);
-    one_.program.labels = reads("labels", {spec_.x[0]}, BufferRole::Input, DType::I32);
-    if (grad) {
-      if (spec_.loss_scale) loss_scale();
+    Shape labels;
+    for (int axis = 0; axis + 1 < spec_.x.rank(); ++axis) labels.append(spec_.x[axis]);
+    const Shape saved{2, labels.elements()};
+    reads("logits", spec_.x, BufferRole::Activation);
+    one_.program.labels = reads("labels", labels, BufferRole::Input, DType::I32);
+    if (spec_.pass == Pass::InputGrad) {
+      reads("saved", saved, BufferRole::Activation, wide(spec_.dtype));
+      if (spec_.loss_scale) agreement();
       writes("dlogits", spec_.x, BufferRole::Gradient);
       return;
     }
     writes("metrics", {graph::kNumMetrics}, BufferRole::Metric, DType::F64);
     one_.program.metrics = one_.node().writes[0];
-    if (spec_.saves_for_backward) writes("probabilities", spec_.x, BufferRole::Activation, wide(spec_.dtype));
+    if (spec_.saves_for_backward) writes("saved", saved, BufferRole::Activation, wide(spec_.dtype));
   }
 
   const NodeSpec& spec_;
   Shape y_;
   OneNode one_;
+  bool clips_ = false;
+  int own_param_ = graph::kNone;  // of an update: the only one, or the middle one of those that are clipped together
 };
 
 inline OneNode build(const NodeSpec& spec) { return NodeBuilder(spec).build(); }
@@ -385,12 +427,16 @@ inline void to_labels(int64_t classes, std::vector<float>& values) {
   for (float& value : values) value = std::floor((value + 1) / 2 * static_cast<float>(classes + 1)) - 1;
 }
 
-inline void to_probabilities(const Shape& shape, std::vector<float>& values) {
-  for (int64_t row = 0; row < shape[0]; ++row) {
-    const std::span<float> p(values.data() + row * shape[1], static_cast<size_t>(shape[1]));
-    float sum = 0;
-    for (float& value : p) sum += value = std::exp(3 * value);
-    for (float& value : p) value /= sum;
+// What the loss's forward saves of logits: the logarithm of each row's sum of exponentials.
+inline void to_saved_of_logits(const Shape& shape, const std::vector<float>& logits, std::vector<float>& values) {
+  const int64_t width = shape.width();
+  for (int64_t row = 0; row < shape.rows(); ++row) {
+    const std::span<const float> z(logits.data() + row * width, static_cast<size_t>(width));
+    const double largest = *std::max_element(z.begin(), z.end());
+    double sum = 0;
+    for (float logit : z) sum += std::exp(logit - largest);
+    values[row] = static_cast<float>(largest);
+    values[shape.rows() + row] = static_cast<float>(1 / sum);
   }
 }
 
@@ -450,7 +496,20 @@ inline const Shape& buffer_shape(const OneNode& one, const std::string& name) {
   throw std::logic_error("the node has no buffer " + name);
 }
 
-constexpr float kLossScale = 1024;
+constexpr float kLossScale = 1024, kClipFactor = 0.75f;
+constexpr int kSkipped = 2;
+
+// Before an update: with f16 some were left out. Without it there is no scale, and it must not matter.
+inline void to_agreement(bool scales, std::vector<float>& values) {
+  using namespace graph;
+  for (float& value : values) value = std::abs(value);
+  values[kScale] = scales ? kLossScale : 0;
+  values[kInverseScale] = scales ? 1 / kLossScale : 0;
+  values[kGoodSteps] = 0;
+  values[kSkippedSteps] = scales ? kSkipped : 0;
+  values[kClip] = kClipFactor;
+  values[kOverflow] = 0;
+}
 
 // Numbers for what a node reads: uniform in [-1, 1), except where only some numbers make sense.
 inline Plain random_plain(const OneNode& one, const StepContext& context, uint64_t seed) {
@@ -465,12 +524,13 @@ inline Plain random_plain(const OneNode& one, const StepContext& context, uint64
     if (buffer.name == "variance") {
       for (float& value : values) value += 1.5f;
     } else if (buffer.name == "labels") {
-      to_labels(view.read(0)[1], values);
+      to_labels(view.read(0).width(), values);
     } else if (buffer.name == "tokens") {
-      const bool embeds = view.node.kind != OpKind::Attention;  // attention only looks at the sign
+      // Others only look at the sign.
+      const bool embeds = view.node.kind == OpKind::Embedding || view.node.kind == OpKind::EmbeddingBag;
       to_labels(embeds ? (view.node.pass == Pass::WeightGrad ? view.write(0) : view.read(0))[0] : 3, values);
-    } else if (buffer.name == "probabilities") {
-      to_probabilities(buffer.shape, values);
+    } else if (buffer.name == "saved" && view.node.kind == OpKind::SoftmaxCrossEntropy) {
+      to_saved_of_logits(view.read(0), plain.at("logits"), values);
     } else if (buffer.name == "argmax") {
       to_argmax(view.attrs<graph::PoolAttrs>().window, view.write(0), buffer.shape, values);
     } else if (buffer.name == "saved" && view.node.kind == OpKind::LayerNorm) {
@@ -480,8 +540,10 @@ inline Plain random_plain(const OneNode& one, const StepContext& context, uint64
                values);
     } else if (buffer.name == "master") {
       values = plain.at("w");
-    } else if (buffer.name == "loss_scale") {
-      values = {kLossScale, 1 / kLossScale, 0, 0, 0};
+    } else if (buffer.name == "second_moment") {
+      for (float& value : values) value = std::abs(value);
+    } else if (buffer.name == "agreement") {
+      to_agreement(one.graph.dtype == DType::F16 || view.node.kind == OpKind::SoftmaxCrossEntropy, values);
     }
   }
   return plain;
@@ -590,7 +652,7 @@ inline void expect_close(const OneNode& one, const StepContext& context, const P
     const graph::Buffer& buffer = one.buffer(id);
     const std::vector<float>&want = expected.at(buffer.name), &got = actual.at(buffer.name);
     ASSERT_EQ(want.size(), got.size()) << buffer.name;
-    const bool has_rows = buffer.name == "y" || buffer.name == "argmax" || buffer.name == "probabilities";
+    const bool has_rows = buffer.name == "y" || buffer.name == "argmax";
     if (forward && has_rows) {
       ASSERT_GT(context.rows, 0) << "without rows nothing is compared: set StepContext::rows";
     }

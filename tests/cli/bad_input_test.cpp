@@ -200,23 +200,19 @@ TEST_F(BadInput, FirstWeightsOfAnotherModelAreRefusedByName) {
   const std::vector<std::string> arguments = {"train", "job.yaml", "--out", "run"};
   EXPECT_THAT(refusal(arguments, {"model.init=first/model.safetensors", "model.name=resnet18"}),
               AllOf(HasSubstr("first/model.safetensors"), HasSubstr("resnet18"), HasSubstr("missing layer1.1")));
-  EXPECT_THAT(refusal(arguments, {"model.init=first/model.safetensors", "model.classes=7"}),
-              AllOf(HasSubstr("fc.weight is"), HasSubstr("6x64"), HasSubstr("7x64")));
+  EXPECT_THAT(refusal(arguments, {"model.init=first/model.safetensors", "model.channels=1"}),
+              AllOf(HasSubstr("conv1.weight is"), HasSubstr("16x3x3x3"), HasSubstr("16x1x3x3")));
   EXPECT_THAT(refusal(arguments, {"model.init=job.yaml"}), AllOf(HasSubstr("job.yaml"), HasSubstr("safetensors")));
 }
 
 TEST_F(BadInput, CommandThatIsMissingOrUnknownIsAnsweredWithTheKnownOnes) {
-  EXPECT_THAT(
-      refusal({}),
-      AllOf(HasSubstr("command"),
-            HasSubstr(
-                "train, bench, schedule, profile, cluster, plan, simulate, report, reproduce, convert, data, keys")));
+  EXPECT_THAT(refusal({}),
+              AllOf(HasSubstr("command"), HasSubstr("train, bench, schedule, profile, cluster, plan, simulate, report, "
+                                                    "reproduce, convert, data, export, keys")));
   EXPECT_THAT(refusal({"trian", "job.yaml"}), AllOf(HasSubstr("\"trian\""), HasSubstr("did you mean train?")));
-  EXPECT_THAT(
-      refusal({"infer"}),
-      AllOf(HasSubstr("\"infer\""),
-            HasSubstr(
-                "train, bench, schedule, profile, cluster, plan, simulate, report, reproduce, convert, data, keys")));
+  EXPECT_THAT(refusal({"infer"}),
+              AllOf(HasSubstr("\"infer\""), HasSubstr("train, bench, schedule, profile, cluster, plan, simulate, "
+                                                      "report, reproduce, convert, data, export, keys")));
 }
 
 TEST_F(BadInput, OptionThatIsUnknownIsAnsweredWithTheNearest) {

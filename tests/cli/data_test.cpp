@@ -110,6 +110,7 @@ TEST_F(DataCommands, WhatCannotWorkIsRefusedInOneLine) {
   write("job.yaml", picture_job("image_folder"));
   std::filesystem::create_directories(path("empty"));
   write("some.bin", "xyz");
+  write("story.txt", "good");
   struct Refused {
     std::vector<std::string> command;
     std::string says;
@@ -126,7 +127,11 @@ TEST_F(DataCommands, WhatCannotWorkIsRefusedInOneLine) {
                             {{"convert", "nowhere", "out", "--to", "ofrecord"}, "nowhere"},
                             {{"convert", "some.bin", "out", "--to", "ofrecord"}, "--from"},
                             {{"convert", "set", "out", "--to", "cifar10"}, "--resize"},
+                            {{"convert", "story.txt", "out.bin", "--to", "token_file"}, "--vocab"},
+                            {{"convert", "story.txt", "out.bin", "--to", "token_file", "--parts", "2"}, "--parts"},
+                            {{"convert", "set", "out", "--to", "ofrecord", "--vocab", "vocab.txt"}, "--vocab"},
                             {{"data", "inspect", "nowhere"}, "nowhere"},
+                            {{"data", "inspect", "some.bin"}, "3 bytes"},
                             {{"data", "inspect", "empty"}, "--kind"}}) {
     const Outcome outcome = run(command);
     SCOPED_TRACE(testing::PrintToString(command));
@@ -147,6 +152,30 @@ TEST_F(DataCommands, ASentenceFileIsCounted) {
   EXPECT_EQ(record.at("unusable"), 1);
   EXPECT_EQ(record.at("per_label").at("1"), 2);
   EXPECT_EQ(record.at("tokens").at("most"), 4);
+}
+
+TEST_F(DataCommands, TextBecomesAFileOfTokensThatIsCounted) {
+  write("story.txt", "good film\nbad film\n\nbad\n");
+  write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\ngood\nbad\nfilm\n");
+  const Outcome converted =
+      run({"convert", "story.txt", "train.bin", "--to", "token_file", "--vocab", "vocab.txt", "--token-bytes", "4"});
+  ASSERT_EQ(converted.exit_code, 0) << converted.err;
+  EXPECT_THAT(converted.out, AllOf(HasSubstr("7 of 4 bytes"), HasSubstr("token_file")));
+  EXPECT_EQ(read("train.bin"), std::string("\4\0\0\0\6\0\0\0\5\0\0\0\6\0\0\0\3\0\0\0\5\0\0\0\3\0\0\0", 28));
+
+  const Outcome looked = run({"data", "inspect", "train.bin", "--tokens", "3", "--token-bytes", "4"});
+  ASSERT_EQ(looked.exit_code, 0) << looked.err;
+  EXPECT_THAT(looked.out, AllOf(HasSubstr("token_file"), HasSubstr("2 of 3 tokens"), HasSubstr("--check")));
+  const Outcome checked =
+      run({"data", "inspect", "train.bin", "--tokens", "3", "--token-bytes", "4", "--check", "--json", "data.json"});
+  ASSERT_EQ(checked.exit_code, 0) << checked.err;
+  EXPECT_THAT(checked.out, HasSubstr("6 at position 1 of train.bin; it needs model.vocabulary: 7"));
+  const auto record = nlohmann::json::parse(read("data.json"));
+  EXPECT_EQ(record.at("tokens"), 7);
+  EXPECT_EQ(record.at("samples"), 2);
+  EXPECT_EQ(record.at("files"), 1);
+  EXPECT_EQ(record.at("largest_token"), 6);
+  EXPECT_EQ(record.at("unusable"), 0);
 }
 
 }  // namespace

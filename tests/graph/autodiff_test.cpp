@@ -62,7 +62,8 @@ TEST(Autodiff, NothingComputesTheGradientOfTheImages) {
 TEST(Autodiff, EveryBufferIsWrittenOnceAndBeforeItIsRead) {
   for (const Graph& graph : all_models()) {
     for (int microbatches : {0, 1, 2}) {  // 0: evaluation
-      const Program program = microbatches ? training_program(graph, {microbatches, true}) : evaluation_program(graph);
+      const Program program =
+          microbatches ? training_program(graph, {.microbatches = microbatches}) : evaluation_program(graph);
       std::set<BufferId> written;
       for (const Node& node : program.nodes) {
         for (BufferId id : node.reads) {
@@ -100,7 +101,7 @@ TEST(Autodiff, PlacesThatMayBeSharedHaveOneShapeAndType) {
 TEST(Autodiff, AnUpdateComesAfterTheLastReadOfTheWeight) {
   for (const Graph& graph : all_models()) {
     for (int microbatches : {1, 4}) {
-      const Program program = training_program(graph, {microbatches, true});
+      const Program program = training_program(graph, {.microbatches = microbatches});
       std::set<ParamId> updated;
       for (size_t i = 0; i < program.nodes.size(); ++i) {
         const Node& step = program.nodes[i];
@@ -135,7 +136,7 @@ TEST(Autodiff, OneMicrobatchUpdatesWhileBackwardRuns) {
 
 TEST(Autodiff, SeveralMicrobatchesDeferEveryUpdate) {
   const Graph graph = model_graph("resnet18", 32);
-  const Program program = training_program(graph, {2, true});
+  const Program program = training_program(graph, {.microbatches = 2});
   size_t trainable = 0;
   for (const Param& param : graph.params) trainable += param.trainable();
   EXPECT_EQ(program.nodes.size() - program.first_update, trainable);
@@ -156,7 +157,7 @@ TEST(Autodiff, SeveralMicrobatchesDeferEveryUpdate) {
 }
 
 TEST(Autodiff, WithoutMomentumThereIsNoVelocity) {
-  const Program program = training_program(model_graph("resnet_small", 16), {1, false});
+  const Program program = training_program(model_graph("resnet_small", 16), {.rule = {.velocity = false}});
   for (const Buffer& buffer : program.buffers) EXPECT_NE(buffer.role, BufferRole::Velocity);
   for (const Node& node : program.nodes) {
     if (node.kind == OpKind::SgdStep) {
@@ -265,23 +266,100 @@ TEST(Autodiff, HalvesHaveMastersAndWideSums) {
   }
 }
 
-TEST(Autodiff, OnlyF16HasALossScaleAndChecksBeforeItUpdates) {
-  EXPECT_EQ(training_program(half_graph(DType::BF16), {}).loss_scale, kNone);
-  EXPECT_EQ(training_program(half_graph(DType::F32), {}).loss_scale, kNone);
+TEST(Autodiff, OnlyF16ChecksBeforeItUpdates) {
+  EXPECT_EQ(training_program(half_graph(DType::BF16), {}).agreement, kNone);
+  EXPECT_EQ(training_program(half_graph(DType::F32), {}).agreement, kNone);
   const Program program = training_program(half_graph(DType::F16), {});
-  ASSERT_NE(program.loss_scale, kNone);
-  ASSERT_LT(program.first_update, program.first_step);
+  ASSERT_NE(program.agreement, kNone);
+  ASSERT_LT(program.first_check, program.first_step);
   std::set<BufferId> checked;
   for (size_t i = 0; i < program.nodes.size(); ++i) {
     const Node& node = program.nodes[i];
-    EXPECT_EQ(node.kind == OpKind::CheckFinite, i >= program.first_update && i < program.first_step) << i;
+    EXPECT_EQ(node.kind == OpKind::CheckFinite, i >= program.first_check && i < program.first_step) << i;
     if (node.kind == OpKind::CheckFinite) checked.insert(node.reads[0]);
     if (node.kind != OpKind::SgdStep) continue;
     EXPECT_GE(i, program.first_step);
     EXPECT_TRUE(checked.contains(node.reads[1])) << node.name;
-    EXPECT_TRUE(contains(node.reads, program.loss_scale)) << node.name;
+    EXPECT_TRUE(contains(node.reads, program.agreement)) << node.name;
   }
   EXPECT_EQ(program.nodes.back().kind, OpKind::AdjustScale);
+}
+
+Graph tied_graph(DType dtype) {
+  Builder b = Builder::over_tokens("tied", 2, 5, dtype);
+  ValueId x = b.embedding("table", b.tokens(), 0, 7, 4, {});
+  b.begin_block();
+  x = b.gelu("gelu", b.linear("middle", x, {.out_features = 4}, {}), false);
+  b.begin_block();
+  x = b.tanh("tanh", b.linear("second", x, {.out_features = 4}, {}));
+  b.end_blocks();
+  b.softmax_cross_entropy("loss", b.tied_linear("head", x, "table.weight"), 0);
+  return std::move(b).finish();
+}
+
+TEST(Autodiff, AWeightWithTwoReadersHasOneBufferOneStepAndTwoGradients) {
+  const Graph graph = tied_graph(DType::BF16);
+  for (int microbatches : {1, 3}) {
+    const Program program = training_program(graph, {.microbatches = microbatches});
+    int weights = 0, steps = 0, gradients = 0, sums = 0;
+    for (const Buffer& buffer : program.buffers) {
+      if (buffer.param != 0) continue;
+      weights += buffer.role == BufferRole::Weight;
+      gradients += is_kept_gradient(buffer.role);
+      if (is_kept_gradient(buffer.role)) {
+        EXPECT_EQ(buffer.dtype, DType::F32);
+      }
+    }
+    for (size_t i = 0; i < program.nodes.size(); ++i) {
+      const Node& node = program.nodes[i];
+      steps += is_step(node.kind) && program.buffers[node.writes[0]].param == 0;
+      sums += node.kind == OpKind::Accumulate && node.pass == Pass::Update;
+      EXPECT_EQ(node.kind == OpKind::Accumulate && node.pass == Pass::Update,
+                i >= program.first_update && i < program.first_check);
+    }
+    EXPECT_EQ(weights, 1);
+    EXPECT_EQ(steps, 1);
+    EXPECT_EQ(gradients, 2);
+    EXPECT_EQ(sums, 1);
+    EXPECT_TRUE(program.tied.empty());
+  }
+  // On two stages each has its own, to be summed with the other's.
+  const std::vector<OpId> first{0, 3};
+  for (int stage : {0, 1}) {
+    const Program program = training_program(graph, {.stage = {first, stage}});
+    ASSERT_EQ(program.tied.size(), 1u);
+    EXPECT_EQ(program.buffers[program.tied[0]].param, 0);
+    EXPECT_EQ(program.first_update, program.first_check);
+  }
+}
+
+TEST(Autodiff, ClippingCountsEachParameterOnOneStage) {
+  const Graph graph = tied_graph(DType::F32);
+  const std::vector<OpId> first{0, 3};
+  std::map<ParamId, int> counted;
+  for (int stage : {0, 1}) {
+    const Program program = training_program(graph, {.rule = {.clips = true}, .stage = {first, stage}});
+    ASSERT_NE(program.agreement, kNone);
+    EXPECT_EQ(program.buffers[program.agreement].shape[0], kSquares + static_cast<int64_t>(graph.params.size()));
+    EXPECT_EQ(program.nodes[program.first_step].kind, OpKind::ClipNorm);
+    for (const Node& node : program.nodes) {
+      if (node.kind != OpKind::SumSquares) continue;
+      counted[program.buffers[node.reads[0]].param] += std::get<SquaresAttrs>(node.attrs).counts;
+    }
+  }
+  EXPECT_EQ(counted.size(), graph.params.size());
+  for (const auto& [param, times] : counted) EXPECT_EQ(times, 1) << graph.params[param].name;
+}
+
+TEST(Autodiff, BlocksAreMadeAgainWithoutTheirEnds) {
+  const Graph graph = tied_graph(DType::F32);
+  const Program program = training_program(graph, {.remakes_blocks = true});
+  std::vector<std::string> again;
+  for (size_t i = program.first_backward; i < program.first_update; ++i) {
+    if (program.nodes[i].pass == Pass::Forward) again.push_back(program.nodes[i].name);
+  }
+  // gelu's backward reads its input alone, tanh's its output.
+  EXPECT_EQ(again, (std::vector<std::string>{"second", "tanh", "middle"}));
 }
 
 TEST(Autodiff, AConvolutionSumsForTheBatchNormBehindIt) {

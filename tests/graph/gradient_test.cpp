@@ -212,7 +212,7 @@ TEST(WholeNetworkGradient, MicrobatchesSumToTheWholeBatch) {
   fill_randomly(whole, all);
   all.run(context_for(5));
 
-  ProgramRunner<double> parts(part, training_program(part, {3, true}));
+  ProgramRunner<double> parts(part, training_program(part, {.microbatches = 3}));
   fill_randomly(part, parts);
   for (int m = 0; m < 3; ++m) {
     StepContext context = context_for(5);

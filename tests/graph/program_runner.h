@@ -19,7 +19,7 @@ namespace millrace::graph {
 template <typename T>
 class ProgramRunner {
  public:
-  ProgramRunner(const Graph& graph, Program program, const backend::SgdOptions& sgd = {})
+  ProgramRunner(const Graph& graph, Program program, const backend::OptimizerOptions& sgd = {})
       : graph_(graph), program_(std::move(program)), backend_(backend::make_reference_backend(sgd)) {
     for (BufferId id = 0; id < static_cast<BufferId>(program_.buffers.size()); ++id) {
       bytes_.push_back(backend_->bytes(graph_, program_, id));

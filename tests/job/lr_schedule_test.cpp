@@ -93,6 +93,17 @@ TEST(LrSchedule, PolynomialFallsByItsPower) {
   EXPECT_NEAR(rate(schedule, 10, 10, 0.5), 0.1, 1e-12);
 }
 
+TEST(LrSchedule, LinearFallsEvenlyAfterWarmup) {
+  Schedule schedule;
+  schedule.kind = Decay::Linear;
+  schedule.warmup_steps = 2;
+  schedule.end_lr = 0.1;
+  EXPECT_DOUBLE_EQ(rate(schedule, 0, 10, 0.5), 0.25);
+  EXPECT_DOUBLE_EQ(rate(schedule, 2, 10, 0.5), 0.5);
+  EXPECT_NEAR(rate(schedule, 6, 10, 0.5), 0.3, 1e-12);
+  EXPECT_NEAR(rate(schedule, 10, 10, 0.5), 0.1, 1e-12);
+}
+
 TEST(LrSchedule, StepsPastTheEndKeepTheLastRate) {
   Schedule schedule;
   schedule.kind = Decay::Polynomial;

@@ -185,13 +185,14 @@ TEST(Reader, MistakesInPlacementsNameTheirLine) {
 
 TEST(Reader, UnknownChoicesAreRefusedWithTheList) {
   EXPECT_THAT(parsing("schedule: {kind: cosin}\n"),
-              refuses("job.yaml:2: schedule.kind: \"cosin\" is not one of constant, step, cosine, polynomial; "
+              refuses("job.yaml:2: schedule.kind: \"cosin\" is not one of constant, step, cosine, linear, polynomial; "
                       "did you mean cosine?"));
   EXPECT_THAT(parsing("device: tpu7\n"), refuses("job.yaml:2: device: \"tpu7\" is not one of cpu, cuda, reference"));
-  EXPECT_THAT(parsing("model: {name: resnet51}\n"),
-              refuses("job.yaml:2: model.name: \"resnet51\" is not one of alexnet, alexnet_small, vgg16, vgg16_bn, "
-                      "resnet18, resnet34, "
-                      "resnet50, resnet_small, vit_s_16, vit_b_16, vit_l_16, bert_base, bert_large, bag_of_tokens; did you mean resnet50?"));
+  EXPECT_THAT(
+      parsing("model: {name: resnet51}\n"),
+      refuses("job.yaml:2: model.name: \"resnet51\" is not one of alexnet, alexnet_small, vgg16, vgg16_bn, "
+              "resnet18, resnet34, resnet50, resnet_small, vit_s_16, vit_b_16, vit_l_16, bert_base, bert_large, "
+              "gpt2, gpt2_medium, gpt2_large, gpt2_xl, bag_of_tokens; did you mean resnet50?"));
 }
 
 TEST(Reader, WhatIsNotBuiltYetIsSaidToBeSo) {
@@ -395,7 +396,7 @@ TEST(Writer, TheTableOfKeysIsAligned) {
   const std::string table = describe_keys();
   EXPECT_THAT(table, StartsWith("key "));
   EXPECT_THAT(table, HasSubstr("\nbatch                            32                  samples per step\n"));
-  EXPECT_THAT(table, HasSubstr("(constant, step, cosine, polynomial)\n"));
+  EXPECT_THAT(table, HasSubstr("(constant, step, cosine, linear, polynomial)\n"));
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), static_cast<std::ptrdiff_t>(fields().size()) + 1);
 }
 

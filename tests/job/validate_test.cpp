@@ -140,7 +140,60 @@ TEST(Validate, TextGoesWithModelsThatReadIt) {
               refuses("job.yaml: data.kind is tsv_text without data.vocab; write e.g. data.vocab: vocab.txt"));
   EXPECT_THAT(text("bert_base", DataKind::Cifar10, "vocab.txt"), refuses(HasSubstr("write data.kind: tsv_text")));
   EXPECT_THAT(text("resnet18", DataKind::TsvText, "vocab.txt"), refuses(HasSubstr("write model.name: bert_base")));
-  EXPECT_THAT(text("bert_base", DataKind::Squad, "vocab.txt"), refuses(HasSubstr("which does not read it")));
+  EXPECT_THAT(text("bert_base", DataKind::Squad, "vocab.txt"),
+              refuses("job.yaml: data.kind is squad and model.name bert_base without model.head: span; "
+                      "write model.head: span"));
+  EXPECT_THAT(text("bag_of_tokens", DataKind::Squad, "vocab.txt"),
+              refuses(HasSubstr("write model.name: bert_base and model.head: span")));
+  EXPECT_THAT(text("resnet18", DataKind::Squad, "vocab.txt"),
+              refuses(HasSubstr("write model.name: bert_base and model.head: span")));
+  EXPECT_NO_THROW(text("bert_base", DataKind::Synthetic, "")());
+}
+
+TEST(Validate, LanguageModelsReadFilesOfTokens) {
+  const auto tokens = [](const std::string& model, DataKind kind) {
+    return changed([=](Job& job) {
+      job.model.name = model;
+      job.data.kind = kind;
+      job.data.train = "train.bin";
+    });
+  };
+  EXPECT_NO_THROW(tokens("gpt2", DataKind::TokenFile)()) << "no vocabulary is needed";
+  EXPECT_NO_THROW(tokens("gpt2", DataKind::Synthetic)());
+  EXPECT_THAT(tokens("gpt2", DataKind::TsvText), refuses(HasSubstr("write data.kind: token_file")));
+  EXPECT_THAT(tokens("gpt2", DataKind::Cifar10), refuses(HasSubstr("write data.kind: token_file")));
+  EXPECT_THAT(tokens("bert_base", DataKind::TokenFile), refuses(HasSubstr("write model.name: gpt2")));
+  EXPECT_THAT(tokens("resnet18", DataKind::TokenFile), refuses(HasSubstr("write model.name: gpt2")));
+  EXPECT_THAT(changed([](Job& job) { job.data.token_bytes = 3; }),
+              refuses("job.yaml: data.token_bytes is not one of 2, 4"));
+}
+
+TEST(Validate, SpansAreForBertAndQuestions) {
+  const auto span = [](const std::function<void(Job&)>& change) {
+    return changed([=](Job& job) {
+      job.model.name = "bert_base";
+      job.model.head = Head::Span;
+      job.model.tokens = 384;
+      job.data.kind = DataKind::Squad;
+      job.data.train = "train.json";
+      job.data.vocab = "vocab.txt";
+      change(job);
+    });
+  };
+  EXPECT_NO_THROW(span([](Job&) {})());
+  EXPECT_NO_THROW(span([](Job& job) { job.data.kind = DataKind::Synthetic; })());
+  EXPECT_THAT(span([](Job& job) { job.data.kind = DataKind::TsvText; }),
+              refuses("job.yaml: model.head is span and data.kind tsv_text; it answers questions: "
+                      "write data.kind: squad"));
+  EXPECT_THAT(span([](Job& job) { job.model.name = "resnet18"; }),
+              refuses("job.yaml: model.head is span and model.name resnet18; only BERT has such a head: "
+                      "write model.name: bert_base"));
+  EXPECT_THAT(span([](Job& job) { job.data.vocab = ""; }), refuses(HasSubstr("without data.vocab")));
+  EXPECT_THAT(span([](Job& job) { job.model.tokens = 195; }),
+              refuses("job.yaml: model.tokens is 195, data.max_question 64 and data.doc_stride 128; windows of a text "
+                      "would not advance: write model.tokens: 196 or more, or a smaller data.doc_stride"));
+  EXPECT_NO_THROW(span([](Job& job) { job.model.tokens = 196; })());
+  EXPECT_THAT(span([](Job& job) { job.data.max_answer = 0; }), refuses(HasSubstr("data.max_answer is 0")));
 }
 
 TEST(Validate, ARunHasAnEnd) {

@@ -268,8 +268,8 @@ TEST(MemoryPlan, TheModelsProgramsAreSafe) {
     for (int microbatches : {0, 1, 2}) {
       SCOPED_TRACE(std::string(name) + (microbatches ? " training" : " evaluation"));
       Planned p;
-      p.program =
-          microbatches ? graph::training_program(graph, {microbatches, true}) : graph::evaluation_program(graph);
+      p.program = microbatches ? graph::training_program(graph, {.microbatches = microbatches})
+                               : graph::evaluation_program(graph);
       for (const graph::Buffer& buffer : p.program.buffers) {
         p.buffer_bytes.push_back(static_cast<size_t>(buffer.shape.elements()) * bytes_of(buffer.dtype));
       }

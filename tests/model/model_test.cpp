@@ -46,6 +46,10 @@ TEST(Model, ParameterCountsOfTransformersAreHuggingFaces) {
   const auto bert = [](const std::string& name) { return build({.name = name, .classes = 2}, 1, 0.0); };
   EXPECT_EQ(bert("bert_base").trainable_elements(), 109'483'778);
   EXPECT_EQ(bert("bert_large").trainable_elements(), 335'143'938);
+  EXPECT_EQ(build_224("gpt2").trainable_elements(), 124'439'808);
+  EXPECT_EQ(build_224("gpt2_medium").trainable_elements(), 354'823'168);
+  EXPECT_EQ(build_224("gpt2_large").trainable_elements(), 774'030'080);
+  EXPECT_EQ(build_224("gpt2_xl").trainable_elements(), 1'557'611'200);
 }
 
 TEST(Model, TransformersHaveTheShapeThatIsAskedFor) {
@@ -130,10 +134,12 @@ TEST(Model, TheStrideOfABottleneckStandsOnItsSecondConvolution) {
 TEST(Model, LogitsHaveTheClassesAsked) {
   for (const std::string& name : model_names()) {
     const graph::Graph graph = build({.name = name, .classes = 17, .image_size = 64, .channels = 1}, 3, 0.1);
-    EXPECT_EQ(graph.values[graph.logits].shape, (Shape{3, 17})) << name;
-    const Shape features = name.starts_with("bert")  ? Shape{3, 2, 128}
-                           : name == "bag_of_tokens" ? Shape{3, 128}
-                                                     : Shape{3, 1, 64, 64};
+    const bool gpt = name.starts_with("gpt2");  // a language model has a class for each token, everywhere
+    EXPECT_EQ(graph.values[graph.logits].shape, (gpt ? Shape{3, 128, 50257} : Shape{3, 17})) << name;
+    EXPECT_EQ(graph.values[graph.labels].shape, (gpt ? Shape{3, 128} : Shape{3})) << name;
+    const Shape features = name.starts_with("bert")         ? Shape{3, 2, 128}
+                           : name == "bag_of_tokens" || gpt ? Shape{3, 128}
+                                                            : Shape{3, 1, 64, 64};
     EXPECT_EQ(graph.values[graph.features].shape, features) << name;
     EXPECT_EQ(std::get<graph::LossAttrs>(graph.ops.back().attrs).label_smoothing, 0.1) << name;
   }

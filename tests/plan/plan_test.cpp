@@ -93,7 +93,7 @@ TEST(StageFilePlan, OtherCountsAreRefusedWithTheNumbers) {
   }
 }
 
-TEST(Plan, WeightsThatAreSharedStayTogether) {
+TEST(Plan, StagesThatShareAWeightAreTied) {
   job::Job job;
   job.model = {.name = "alexnet_small", .classes = 10, .image_size = 16, .channels = 3};
   graph::Graph graph = graph::fuse(model::build(job.model, 4, 0));
@@ -108,10 +108,40 @@ TEST(Plan, WeightsThatAreSharedStayTogether) {
   job.parallel.mode = job::Mode::OneFOneB;
   job.parallel.placement = "0:0.0:1";
   job.parallel.cuts = {graph.ops[linear.back()].name};
-  EXPECT_THAT([&] { make_plan(job, graph, 2); }, testing::ThrowsMessage<std::invalid_argument>(
-                                                     testing::HasSubstr("cut the model so that they stay together")));
+  const Plan apart = make_plan(job, graph, 2);
+  ASSERT_EQ(apart.ties.size(), 1u);
+  EXPECT_EQ(apart.ties[0].param, graph.ops[linear.front()].params[0]);
+  EXPECT_EQ(apart.ties[0].stages, (std::vector<int>{0, 1}));
+  EXPECT_EQ(apart.workers_of(apart.ties[0]), (std::vector<int>{0, 1}));
+  EXPECT_TRUE(apart.pipeline.agrees_on_steps);
   job.parallel.cuts = {graph.ops[linear.front()].name};
-  EXPECT_NO_THROW(make_plan(job, graph, 2));
+  const Plan together = make_plan(job, graph, 2);
+  EXPECT_TRUE(together.ties.empty());
+  EXPECT_FALSE(together.pipeline.agrees_on_steps);
+  // Stages that take minibatches in turn do not update equally often.
+  job.parallel.cuts = {graph.ops[linear.back()].name};
+  job.parallel.mode = job::Mode::PipeDream;
+  job.parallel.replicas = job::Replicas::RoundRobin;
+  job.parallel.placement = "0:0-1.0:2";
+  EXPECT_THAT([&] { make_plan(job, graph, 3); },
+              testing::ThrowsMessage<std::invalid_argument>(testing::AllOf(
+                  testing::HasSubstr("which stages 0, 1 share"), testing::HasSubstr("update equally often"))));
+}
+
+TEST(Plan, ClippingNeedsStagesThatAgree) {
+  job::Job job = alexnet_job();
+  job.parallel.mode = job::Mode::OneFOneB;
+  job.parallel.placement = "0:0.0:1";
+  job.optimizer.clip_norm = 1;
+  const graph::Graph graph = model::training_graph(job, 1);
+  EXPECT_TRUE(make_plan(job, graph, 1).pipeline.agrees_on_steps);
+  job.parallel.placement = "0:0.0:1.0:0";
+  EXPECT_THAT([&] { make_plan(job, graph, 1); }, testing::ThrowsMessage<std::invalid_argument>(testing::AllOf(
+                                                     testing::HasSubstr("optimizer.clip_norm needs one stage"),
+                                                     testing::HasSubstr("write optimizer.clip_norm: 0"))));
+  job.parallel.mode = job::Mode::Dp;
+  job.parallel.placement = "0:0";
+  EXPECT_FALSE(make_plan(job, graph, 1).pipeline.agrees_on_steps);
 }
 
 TEST(Plan, HalvesNeedStagesThatCanAgree) {

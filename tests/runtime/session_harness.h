@@ -21,10 +21,10 @@
 
 namespace millrace::runtime {
 
-constexpr backend::SgdOptions kMomentum{.momentum = 0.9f};
+constexpr backend::OptimizerOptions kMomentum{.momentum = 0.9f};
 
 // "cpu" or "reference"; empty where it is not built in.
-inline std::unique_ptr<backend::Backend> make(const std::string& name, const backend::SgdOptions& sgd = kMomentum,
+inline std::unique_ptr<backend::Backend> make(const std::string& name, const backend::OptimizerOptions& sgd = kMomentum,
                                               backend::Convolution convolution = backend::Convolution::Direct) {
   if (name == "reference") return backend::make_reference_backend(sgd);
   try {

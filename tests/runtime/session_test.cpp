@@ -395,8 +395,7 @@ TEST(SessionMemory, IsWhatThePlannerSays) {
         options.copies = copies;
         const Session session(graph, *backend, options);
         const plan::StageMemory predicted = plan::stage_memory(
-            graph, profile,
-            {{.microbatches = 1, .velocity = true, .keeps_gradients = false, .stage = options.stage}, copies, true});
+            graph, profile, {{.microbatches = 1, .keeps_gradients = false, .stage = options.stage}, copies, true});
         const auto planned = static_cast<double>(session.memory().planned_bytes);
         EXPECT_NEAR(predicted.total(), planned, 0.05 * planned) << name << " stage " << stage;
       }

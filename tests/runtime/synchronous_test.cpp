@@ -137,7 +137,7 @@ TEST(Synchronous, RunningForwardAgainChangesNothingButMemory) {
         job.parallel.mode = mode;
         job.parallel.placement = placement;
         const RunResult kept = run(job);
-        job.parallel.recompute = true;
+        job.parallel.recompute = job::Recompute::Stage;
         const RunResult again = run(job);
         EXPECT_TRUE(again.state == kept.state) << model << " on " << placement;
         EXPECT_EQ(again.losses, kept.losses);

@@ -30,11 +30,11 @@ void convert(const From* from, size_t count, To* to) {
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(const CpuOptions& options, const SgdOptions& sgd)
+  CpuBackend(const CpuOptions& options, const OptimizerOptions& optimizer)
       : dnn_(std::make_shared<cpu::OneDnn>()),
         chooser_(options.choices_file, options.on_measure),
         options_(options),
-        sgd_(sgd) {
+        optimizer_(optimizer) {
     if (options.threads > 0) omp_set_num_threads(options.threads);
   }
 
@@ -49,7 +49,7 @@ class CpuBackend : public Backend {
   }
 
   Kernel prepare(const NodeView& view) override {
-    const int64_t floats = static_cast<int64_t>(bytes(view.graph, view.program, view.node.writes[0]) / sizeof(float));
+    const int64_t floats = stored_floats(view, view.node.writes[0]);
     switch (view.node.kind) {
       case OpKind::Conv2d: return prepare_conv(dnn_, chooser_, options_.convolution, view, layouts(view));
       case OpKind::Linear: return prepare_linear(dnn_, view, layouts(view));
@@ -58,6 +58,7 @@ class CpuBackend : public Backend {
       case OpKind::Positions: return cpu::prepare_positions(view);
       case OpKind::ImageTokens: return cpu::prepare_image_tokens(view);
       case OpKind::SelectToken: return cpu::prepare_select_token(view);
+      case OpKind::SpanLogits: return cpu::prepare_span_logits(view);
       case OpKind::LayerNorm: return cpu::prepare_layer_norm(view);
       case OpKind::Gelu: return cpu::prepare_gelu(view);
       case OpKind::Tanh: return cpu::prepare_tanh(view);
@@ -72,7 +73,11 @@ class CpuBackend : public Backend {
       case OpKind::Relu: return cpu::prepare_relu(view, floats);
       case OpKind::Add:
       case OpKind::Accumulate: return cpu::prepare_add(view, floats);
-      case OpKind::SgdStep: return cpu::prepare_sgd(view, floats, sgd_);
+      case OpKind::SumSquares: return cpu::prepare_sum_squares(view, stored_floats(view, view.node.reads[0]));
+      case OpKind::ClipNorm: return cpu::prepare_clip_norm(view, optimizer_);
+      case OpKind::SgdStep: return cpu::prepare_sgd(view, floats, optimizer_);
+      case OpKind::AdamStep: return cpu::prepare_adam(view, floats, optimizer_);
+      case OpKind::LambStep: return cpu::prepare_lamb(view, floats, optimizer_);
       case OpKind::CheckFinite:
       case OpKind::AdjustScale: break;  // only with f16
     }
@@ -130,6 +135,10 @@ class CpuBackend : public Backend {
   void release(void* memory, size_t bytes) override { munmap(memory, bytes); }
 
  private:
+  int64_t stored_floats(const NodeView& view, BufferId id) {
+    return static_cast<int64_t>(bytes(view.graph, view.program, id) / sizeof(float));
+  }
+
   // How a float buffer lies in memory.
   Desc desc(const Graph& graph, const Program& program, BufferId id) {
     const graph::Buffer& buffer = program.buffers[id];
@@ -164,13 +173,13 @@ class CpuBackend : public Backend {
   std::shared_ptr<cpu::OneDnn> dnn_;
   cpu::Chooser chooser_;
   CpuOptions options_;
-  SgdOptions sgd_;
+  OptimizerOptions optimizer_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options, const SgdOptions& sgd) {
-  return std::make_unique<CpuBackend>(options, sgd);
+std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options, const OptimizerOptions& optimizer) {
+  return std::make_unique<CpuBackend>(options, optimizer);
 }
 
 }  // namespace millrace::backend

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "millrace/backend/backend.h"
+#include "millrace/backend/optimizer.h"
 
 namespace millrace::backend {
 
@@ -27,7 +27,7 @@ struct CpuOptions {
 };
 
 // Throws std::invalid_argument, saying what to install, where oneDNN is not built in.
-std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options, const SgdOptions& sgd);
+std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options, const OptimizerOptions& sgd);
 
 // Multiply-add rate of all threads together on data in registers: the machine's peak, measured.
 double measure_peak_gflops(int threads);

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "millrace/backend/backend.h"
 #include "millrace/backend/cpu/cpu_backend.h"
 #include "millrace/backend/cpu/onednn.h"
+#include "millrace/backend/optimizer.h"
 
 namespace millrace::backend::cpu {
 
@@ -36,12 +36,18 @@ Kernel prepare_embedding(const NodeView& view);
 Kernel prepare_positions(const NodeView& view);
 Kernel prepare_image_tokens(const NodeView& view);
 Kernel prepare_select_token(const NodeView& view);
+Kernel prepare_span_logits(const NodeView& view);
 Kernel prepare_layer_norm(const NodeView& view);
 Kernel prepare_gelu(const NodeView& view);
 Kernel prepare_tanh(const NodeView& view);
 Kernel prepare_attention(const NodeView& view);
 Kernel prepare_relu(const NodeView& view, int64_t floats);
 Kernel prepare_add(const NodeView& view, int64_t floats);  // Add and Accumulate
-Kernel prepare_sgd(const NodeView& view, int64_t floats, const SgdOptions& sgd);
+Kernel prepare_sum_squares(const NodeView& view, int64_t floats);
+Kernel prepare_sgd(const NodeView& view, int64_t floats, const OptimizerOptions& options);
+Kernel prepare_adam(const NodeView& view, int64_t floats, const OptimizerOptions& options);
+Kernel prepare_lamb(const NodeView& view, int64_t floats, const OptimizerOptions& options);
+
+Kernel prepare_clip_norm(const NodeView& view, const OptimizerOptions& options);
 
 }  // namespace millrace::backend::cpu

@@ -1,5 +1,6 @@
 // Stochastic gradient descent in one pass: decay, momentum and step read and write each element once.
 #include "millrace/backend/cpu/kernels.h"
+#include "millrace/backend/cpu/step_operands.h"
 
 namespace millrace::backend::cpu {
 namespace {
@@ -10,11 +11,14 @@ struct Rule {
 };
 
 template <bool kVelocity, bool kClearGradient>
-void update(const Rule& rule, float lr, int64_t floats, const float* old_w, float* w, float* g, float* v) {
+void update(const Rule& rule, const StepContext& context, int64_t floats, const StepOperands& on) {
+  const float lr = on.rate(context), factor = on.gradient_factor();
   const float keep = 1.0f - lr * rule.decoupled_decay;
+  const float* old_w = on.old_weight;
+  float *w = on.weight, *g = on.gradient, *v = on.velocity;
 #pragma omp parallel for simd schedule(static)
   for (int64_t i = 0; i < floats; ++i) {
-    const float gradient = g[i] + rule.l2 * old_w[i];
+    const float gradient = factor * g[i] + rule.l2 * old_w[i];
     float direction = gradient;
     if constexpr (kVelocity) {
       v[i] = rule.momentum * v[i] + gradient;
@@ -27,20 +31,16 @@ void update(const Rule& rule, float lr, int64_t floats, const float* old_w, floa
 
 }  // namespace
 
-Kernel prepare_sgd(const NodeView& view, int64_t floats, const SgdOptions& sgd) {
-  const float decay = sgd.decay_for(view.param_role(view.node.reads[0]));
-  const Rule rule{sgd.momentum, sgd.decoupled ? 0.0f : decay, sgd.decoupled ? decay : 0.0f, sgd.nesterov};
-  const bool velocity = view.num_reads() == 3;
-  // A sum over micro-batches starts again from zero after its use.
-  const bool clear = view.program.buffers[view.node.reads[1]].role == graph::BufferRole::GradientSum;
+Kernel prepare_sgd(const NodeView& view, int64_t floats, const OptimizerOptions& options) {
+  const ParamRule param(view, options);
+  const float l2 = options.decoupled ? 0.0f : param.decay, decoupled_decay = options.decoupled ? param.decay : 0.0f;
+  const Rule rule{options.momentum, l2, decoupled_decay, options.nesterov};
+  const bool velocity = param.at.velocity >= 0, clear = param.clears_gradient;
   const auto run = velocity ? (clear ? update<true, true> : update<true, false>)
                             : (clear ? update<false, true> : update<false, false>);
   return {"loop", 0, [=](const Bindings& bind) -> Task {
-            const auto* old_w = bind.read<float>(0);  // may be an older version's memory, or w itself
-            auto* w = bind.write<float>(0);
-            auto* g = static_cast<float*>(bind.reads[1]);
-            auto* v = velocity ? bind.write<float>(1) : nullptr;
-            return [=](const StepContext& step) { run(rule, step.learning_rate, floats, old_w, w, g, v); };
+            const StepOperands on(param, bind);
+            return [=](const StepContext& context) { run(rule, context, floats, on); };
           }};
 }
 

@@ -26,14 +26,16 @@ struct alignas(4 * sizeof(T)) Four {
   T at[4];
 };
 
+// `cleared`: null, or the part again.
 template <typename T>
-__global__ void accumulate(int64_t fours, const float* total, const T* part, float* sum) {
+__global__ void accumulate(int64_t fours, const float* total, const T* part, float* sum, T* cleared) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < fours; i += int64_t{gridDim.x} * kThreads) {
     const Four<T> added = *reinterpret_cast<const Four<T>*>(part + i * 4);
     Floats<float> floats = load(total + i * 4);
 #pragma unroll
     for (int e = 0; e < 4; ++e) floats.at[e] += to_float(added.at[e]);
     store(sum + i * 4, floats);
+    if (cleared) *reinterpret_cast<Four<T>*>(cleared + i * 4) = {};
   }
 }
 
@@ -49,14 +51,15 @@ Task add_task(const Device& device, int64_t elements, const Bindings& at) {
 }
 
 template <typename T>
-Task accumulate_task(const Device& device, int64_t elements, const Bindings& at) {
+Task accumulate_task(const Device& device, int64_t elements, bool clears_part, const Bindings& at) {
   const int64_t fours = (elements + 3) / 4;
   const float* total = at.read<float>(0);
   const T* part = at.read<T>(1);
   float* sum = at.write<float>(0);
+  T* cleared = clears_part ? static_cast<T*>(at.reads[1]) : nullptr;
   return [=](const StepContext&) {
     const int grid = grid_for(device, fours, kThreads, kBlocks);
-    accumulate<<<grid, kThreads, 0, device.stream>>>(fours, total, part, sum);
+    accumulate<<<grid, kThreads, 0, device.stream>>>(fours, total, part, sum, cleared);
     MILLRACE_LAUNCHED("accumulate");
   };
 }
@@ -66,11 +69,14 @@ Task accumulate_task(const Device& device, int64_t elements, const Bindings& at)
 Kernel prepare_add(const Device& device, const NodeView& view) {
   const int64_t elements = stored_elements(view.program.buffers[view.node.reads[0]]);
   const bool accumulates = view.node.kind == graph::OpKind::Accumulate;
+  // A part that is itself a sum over micro-batches starts the next step from zero.
+  const bool clears_part = view.node.pass == graph::Pass::Update &&
+                           view.program.buffers[view.node.reads[1]].role == graph::BufferRole::GradientSum;
   Kernel kernel;
   kernel.algorithm = "vectors";
   kernel.bind = [=, part = dtype_of_read(view, 1)](const Bindings& at) {
     return with_type(part, [&]<typename T>() {
-      return accumulates ? accumulate_task<T>(device, elements, at) : add_task<T>(device, elements, at);
+      return accumulates ? accumulate_task<T>(device, elements, clears_part, at) : add_task<T>(device, elements, at);
     });
   };
   return kernel;

@@ -36,24 +36,27 @@ __device__ Out rounded(float sum) {
   return from_float<Out>(to_float(from_float<T>(sum)));
 }
 
+// What stands behind the rows is summed too, and left out at the end.
 template <typename T, typename Out>
 __global__ void __launch_bounds__(SumGrid::kThreads)
-    channel_sums(const T* dy, Out* db, int64_t rows, int64_t channels, int lanes, float* partial, unsigned* counters) {
+    channel_sums(const T* dy, Out* db, int64_t rows, int64_t channels, int64_t pitch, int lanes, float* partial,
+                 unsigned* counters) {
   constexpr int kSize = Vector<T>::kSize;
   const int lane = threadIdx.x % lanes, row = threadIdx.x / lanes, rows_of_block = SumGrid::kThreads / lanes;
   const int64_t first = (int64_t{blockIdx.y} * lanes + lane) * kSize;
   float sum[kSize] = {}, none[kSize] = {};
-  if (first < channels) {
+  if (first < pitch) {
     const int64_t stride = int64_t{gridDim.x} * rows_of_block;
 #pragma unroll 4
     for (int64_t r = int64_t{blockIdx.x} * rows_of_block + row; r < rows; r += stride) {
-      const Floats<T> value = load(dy + r * channels + first);
+      const Floats<T> value = load(dy + r * pitch + first);
 #pragma unroll
       for (int k = 0; k < kSize; ++k) sum[k] += value.at[k];
     }
   }
-  Totals<T>::add(sum, none, lanes, channels, partial, counters,
-                 [&](int64_t c, double total, double) { db[c] = rounded<T, Out>(static_cast<float>(total)); });
+  Totals<T>::add(sum, none, lanes, pitch, partial, counters, [&](int64_t c, double total, double) {
+    if (c < channels) db[c] = rounded<T, Out>(static_cast<float>(total));
+  });
 }
 
 template <typename T>
@@ -83,11 +86,11 @@ __global__ void __launch_bounds__(SumGrid::kThreads, 2)
 
 // Any number of columns, a thread each: for the few rows of a linear layer.
 template <typename T, typename Out>
-__global__ void column_sums(const T* dy, Out* db, int64_t rows, int64_t columns) {
+__global__ void column_sums(const T* dy, Out* db, int64_t rows, int64_t columns, int64_t pitch) {
   const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (c >= columns) return;
   float sum = 0;
-  for (int64_t r = 0; r < rows; ++r) sum += to_float(dy[r * columns + c]);
+  for (int64_t r = 0; r < rows; ++r) sum += to_float(dy[r * pitch + c]);
   db[c] = rounded<T, Out>(sum);
 }
 
@@ -100,6 +103,12 @@ __global__ void to_floats(const T* from, float* to, int64_t vectors) {
 #pragma unroll
     for (int k = 0; k < kSize; ++k) to[i * kSize + k] = values.at[k];
   }
+}
+
+// Whether rows can be summed in vectors: those of wider rows than a language has words would need more counters.
+bool has_vectors(const BiasShape& shape) {
+  constexpr int64_t kFewestOfGroup = 32;  // channels that have a counter, in f32
+  return shape.pitch % 8 == 0 && shape.pitch <= Device::kNumCounters * kFewestOfGroup;
 }
 
 }  // namespace
@@ -122,9 +131,9 @@ void add_bias(const Device& device, const BiasShape& shape, void* y, const void*
 }
 
 size_t bias_gradient_scratch(const Device& device, const BiasShape& shape) {
-  if (shape.channels % 8 != 0) return 0;
+  if (!has_vectors(shape)) return 0;
   return with_type(shape.dtype, [&]<typename T>() {
-    return SumGrid::of<T>(device, shape.rows, shape.channels).scratch_bytes(shape.channels);
+    return SumGrid::of<T>(device, shape.rows, shape.pitch).scratch_bytes(shape.pitch);
   });
 }
 
@@ -134,14 +143,14 @@ void bias_gradient(const Device& device, const BiasShape& shape, const void* dy,
     with_type(db_type, [&]<typename Out>() {
       const auto* from = static_cast<const T*>(dy);
       auto* to = static_cast<Out*>(db);
-      if (shape.channels % 8 != 0) {
+      if (!has_vectors(shape)) {
         const auto blocks = static_cast<unsigned>((shape.channels + 63) / 64);
-        column_sums<<<blocks, 64, 0, device.stream>>>(from, to, shape.rows, shape.channels);
+        column_sums<<<blocks, 64, 0, device.stream>>>(from, to, shape.rows, shape.channels, shape.pitch);
         return;
       }
-      const SumGrid grid = SumGrid::of<T>(device, shape.rows, shape.channels);
+      const SumGrid grid = SumGrid::of<T>(device, shape.rows, shape.pitch);
       channel_sums<<<grid.blocks, SumGrid::kThreads, 0, device.stream>>>(
-          from, to, shape.rows, shape.channels, grid.lanes, static_cast<float*>(scratch), device.counters);
+          from, to, shape.rows, shape.channels, shape.pitch, grid.lanes, static_cast<float*>(scratch), device.counters);
     });
   });
   MILLRACE_LAUNCHED("bias_gradient");

@@ -11,6 +11,7 @@ struct BiasShape {
   DType dtype = DType::F32;
   int64_t rows = 0;
   int64_t channels = 0;
+  int64_t pitch = channels;  // from row to row; only a bias's gradient is made of rows with room behind them
 };
 
 // In place; either may be missing.

@@ -11,6 +11,7 @@
 #include "millrace/backend/cuda/kernels.h"
 #include "millrace/backend/cuda/layout.h"
 #include "millrace/backend/cuda/matmul.h"
+#include "millrace/backend/cuda/row_pitch.h"
 #include "millrace/backend/cuda/stem.h"
 #include "millrace/backend/cuda/trial.h"
 #include "millrace/backend/cuda_library.h"
@@ -70,7 +71,8 @@ class Recording {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(const CudaOptions& options, const SgdOptions& sgd) : options_(options), sgd_(sgd) {
+  CudaBackend(const CudaOptions& options, const OptimizerOptions& optimizer)
+      : options_(options), optimizer_(optimizer) {
     select();
     MILLRACE_CUDA(cudaStreamCreateWithFlags(&device_.stream, cudaStreamNonBlocking));
     MILLRACE_CUDA(cudaDeviceGetAttribute(&device_.multiprocessors, cudaDevAttrMultiProcessorCount, options.device));
@@ -101,7 +103,7 @@ class CudaBackend final : public Backend {
     const graph::Buffer& buffer = program.buffers[id];
     const auto fold = id == program.features ? cuda::stem_fold(graph) : std::nullopt;
     if (fold) return static_cast<size_t>(fold->elements()) * bytes_of(buffer.dtype);
-    const auto elements = static_cast<size_t>(cuda::stored_elements(buffer));
+    const auto elements = static_cast<size_t>(cuda::stored_elements(program, id));
     return cuda::has_small_cells(program, id) ? elements / 2 : elements * bytes_of(buffer.dtype);
   }
 
@@ -114,10 +116,11 @@ class CudaBackend final : public Backend {
       case OpKind::Positions: return cuda::prepare_positions(device_, view);
       case OpKind::ImageTokens: return cuda::prepare_image_tokens(device_, view);
       case OpKind::SelectToken: return cuda::prepare_select_token(device_, view);
+      case OpKind::SpanLogits: return cuda::prepare_span_logits(device_, view);
       case OpKind::LayerNorm: return cuda::prepare_layer_norm(device_, view);
       case OpKind::Gelu: return cuda::prepare_gelu(device_, view);
       case OpKind::Tanh: return cuda::prepare_tanh(device_, view);
-      case OpKind::Attention: return cuda::prepare_attention(device_, view);
+      case OpKind::Attention: return cuda::prepare_attention(device_, *conv_, view);
       case OpKind::BatchNorm: return cuda::prepare_batch_norm(device_, view);
       case OpKind::MaxPool: return cuda::prepare_max_pool(device_, view);
       case OpKind::AvgPool:
@@ -129,23 +132,32 @@ class CudaBackend final : public Backend {
       case OpKind::Dropout: return cuda::prepare_dropout(device_, view);
       case OpKind::SoftmaxCrossEntropy: return cuda::prepare_loss(device_, view);
       case OpKind::SgdStep:
-      case OpKind::CheckFinite: return prepare_together({view});
-      case OpKind::AdjustScale: return cuda::prepare_adjust_scale(device_, sgd_.scale);
+      case OpKind::AdamStep:
+      case OpKind::LambStep:
+      case OpKind::CheckFinite:
+      case OpKind::SumSquares: return prepare_together({view});
+      case OpKind::ClipNorm: return cuda::prepare_clip_norm(device_, view, optimizer_);
+      case OpKind::AdjustScale: return cuda::prepare_adjust_scale(device_, optimizer_.scale);
     }
     cuda::refuse_pass(view);
   }
 
   size_t together(const Program& program, size_t node, size_t limit) const override {
     const OpKind kind = program.nodes[node].kind;
-    if (kind != OpKind::SgdStep && kind != OpKind::CheckFinite) return 1;
+    if (!is_step(kind) && kind != OpKind::CheckFinite && kind != OpKind::SumSquares) return 1;
     size_t count = 1;
     while (count < limit && program.nodes[node + count].kind == kind) ++count;
     return count;
   }
 
   Kernel prepare_together(const std::vector<NodeView>& views) override {
-    if (views[0].node.kind == OpKind::CheckFinite) return cuda::prepare_check_finite(device_, views);
-    return cuda::prepare_sgd(device_, views, sgd_);
+    switch (views[0].node.kind) {
+      case OpKind::CheckFinite: return cuda::prepare_check_finite(device_, views);
+      case OpKind::SumSquares: return cuda::prepare_sum_squares(device_, views);
+      case OpKind::AdamStep: return cuda::prepare_adam(device_, views, optimizer_);
+      case OpKind::LambStep: return cuda::prepare_lamb(device_, views, optimizer_);
+      default: return cuda::prepare_sgd(device_, views, optimizer_);
+    }
   }
 
   void upload(const Graph& graph, const Program& program, BufferId id, std::span<const float> plain,
@@ -156,7 +168,8 @@ class CudaBackend final : public Backend {
       const std::vector<uint8_t> cells = cuda::packed_cells(program.buffers[id], plain);
       return copy(device, cells.data(), cells.size());
     }
-    cuda::put_plain(device_, staging_, program.buffers[id], plain.data(), device);
+    cuda::put_plain(device_, staging_, program.buffers[id], cuda::row_pitch(program, id),
+                    cuda::stored_elements(program, id), plain.data(), device);
   }
   void download(const Graph& graph, const Program& program, BufferId id, const void* device,
                 std::span<float> plain) override {
@@ -166,7 +179,7 @@ class CudaBackend final : public Backend {
       copy(cells.data(), device, cells.size());
       return cuda::unpack_cells(program.buffers[id], cells, plain);
     }
-    cuda::get_plain(device_, staging_, program.buffers[id], device, plain.data());
+    cuda::get_plain(device_, staging_, program.buffers[id], cuda::row_pitch(program, id), device, plain.data());
   }
   void put_input(const Graph& graph, const Program& program, BufferId id, const void* host, void* device) override {
     const graph::Buffer& buffer = program.buffers[id];
@@ -266,7 +279,7 @@ class CudaBackend final : public Backend {
   void select() const { MILLRACE_CUDA(cudaSetDevice(options_.device)); }
 
   const CudaOptions options_;
-  const SgdOptions sgd_;
+  const OptimizerOptions optimizer_;
   Device device_;
   std::byte* shared_ = nullptr;
   cuda::Staging staging_;
@@ -275,8 +288,8 @@ class CudaBackend final : public Backend {
   std::vector<cudaEvent_t> marks_;
 };
 
-std::unique_ptr<Backend> make(const CudaOptions& options, const SgdOptions& sgd) {
-  return std::make_unique<CudaBackend>(options, sgd);
+std::unique_ptr<Backend> make(const CudaOptions& options, const OptimizerOptions& optimizer) {
+  return std::make_unique<CudaBackend>(options, optimizer);
 }
 
 int device_count() {

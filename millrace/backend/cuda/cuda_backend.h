@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "millrace/backend/backend.h"
+#include "millrace/backend/optimizer.h"
 
 namespace millrace::backend {
 
@@ -21,7 +21,7 @@ struct CudaOptions {
 };
 
 // Throws std::invalid_argument, saying what to install, where there is no CUDA or no GPU.
-std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options, const SgdOptions& sgd);
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options, const OptimizerOptions& sgd);
 
 // 0 where there is no CUDA or no GPU.
 int cuda_device_count();

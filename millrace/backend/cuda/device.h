@@ -4,7 +4,7 @@
 // Layouts. A value of four axes lies N x H x W x C, its channels padded to a multiple of eight, so that every pixel is
 // whole 16-byte vectors; a convolution's weight lies O x H x W x I, both kinds of channels padded. Padding channels
 // are zero, and every kernel keeps them so. Everything else is plain; its end is padded to eight elements, in which
-// anything may stand.
+// anything may stand. Logits alone may have room behind each row (row_pitch.h).
 #pragma once
 
 #include <cuda_runtime.h>

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "millrace/backend/backend.h"
 #include "millrace/backend/cuda/device.h"
+#include "millrace/backend/optimizer.h"
 
 namespace millrace::backend::cuda {
 
@@ -22,19 +22,25 @@ Kernel prepare_embedding(const Device& device, const NodeView& view);
 Kernel prepare_positions(const Device& device, const NodeView& view);
 Kernel prepare_image_tokens(const Device& device, const NodeView& view);
 Kernel prepare_select_token(const Device& device, const NodeView& view);
+Kernel prepare_span_logits(const Device& device, const NodeView& view);
 Kernel prepare_layer_norm(const Device& device, const NodeView& view);
 Kernel prepare_gelu(const Device& device, const NodeView& view);
 Kernel prepare_tanh(const Device& device, const NodeView& view);
-Kernel prepare_attention(const Device& device, const NodeView& view);
+Kernel prepare_attention(const Device& device, ConvLibrary& library, const NodeView& view);
 Kernel prepare_relu(const Device& device, const NodeView& view);
 Kernel prepare_add(const Device& device, const NodeView& view);  // Add and Accumulate
 Kernel prepare_flatten(const Device& device, const NodeView& view);
 Kernel prepare_dropout(const Device& device, const NodeView& view);
 Kernel prepare_loss(const Device& device, const NodeView& view);
 
-// Several parameters at once: the operands of SgdStep or CheckFinite nodes, one node after another.
-Kernel prepare_sgd(const Device& device, const std::vector<NodeView>& views, const SgdOptions& sgd);
+// Several parameters at once: the operands of nodes of one kind, one node after another.
+Kernel prepare_sgd(const Device& device, const std::vector<NodeView>& views, const OptimizerOptions& options);
+Kernel prepare_adam(const Device& device, const std::vector<NodeView>& views, const OptimizerOptions& options);
+Kernel prepare_lamb(const Device& device, const std::vector<NodeView>& views, const OptimizerOptions& options);
 Kernel prepare_check_finite(const Device& device, const std::vector<NodeView>& views);
+Kernel prepare_sum_squares(const Device& device, const std::vector<NodeView>& views);
+
+Kernel prepare_clip_norm(const Device& device, const NodeView& view, const OptimizerOptions& options);
 Kernel prepare_adjust_scale(const Device& device, const ScaleRule& rule);
 
 // For a pass the operator does not have, and for shapes a kernel cannot take.

@@ -23,7 +23,7 @@ struct Element<__nv_bfloat16> {
   __device__ static float to(__nv_bfloat16 x) { return to_float(x); }
 };
 
-// How a row (all but the first axis) lies: channels and the area behind them; area 1 for what is plain.
+// How a row lies, of an image all but its first axis: channels and the area behind them; area 1 for what is plain.
 struct RowShape {
   int64_t channels, stored_channels, area;
   __host__ __device__ int64_t plain() const { return channels * area; }
@@ -61,14 +61,16 @@ void with_stored_type(DType dtype, Body&& body) {
   }
 }
 
-// Rows of a buffer, in pieces that fit the staging memory: visit(first plain element, plain elements, first row).
+// Rows of a buffer, in pieces that fit the staging memory: visit(how they lie, the first of them, how many).
 template <typename Visit>
-void in_pieces(const Staging& staging, const graph::Buffer& buffer, const Visit& visit) {
+void in_pieces(const Staging& staging, const graph::Buffer& buffer, int64_t pitch, const Visit& visit) {
   const Shape& shape = buffer.shape;
-  const bool image = shape.rank() == 4;
+  const bool image = shape.rank() == 4, has_room = pitch != shape.width();
   // A plain buffer has rows of one element.
-  const RowShape row = image ? RowShape{shape[1], padded(shape[1]), shape[2] * shape[3]} : RowShape{1, 1, 1};
-  const int64_t rows = image ? shape[0] : shape.elements();
+  const RowShape row = image      ? RowShape{shape[1], padded(shape[1]), shape[2] * shape[3]}
+                       : has_room ? RowShape{shape.width(), pitch, 1}
+                                  : RowShape{1, 1, 1};
+  const int64_t rows = shape.elements() / row.plain();
   const int64_t most = static_cast<int64_t>(staging.bytes / sizeof(float)) / row.plain();
   if (most < 1) refuse_row(buffer, staging);
   for (int64_t first = 0; first < rows; first += most) visit(row, first, std::min(most, rows - first));
@@ -76,11 +78,10 @@ void in_pieces(const Staging& staging, const graph::Buffer& buffer, const Visit&
 
 }  // namespace
 
-void put_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, const float* plain,
-               void* to) {
-  MILLRACE_CUDA(
-      cudaMemsetAsync(to, 0, static_cast<size_t>(stored_elements(buffer)) * bytes_of(buffer.dtype), device.stream));
-  in_pieces(staging, buffer, [&](const RowShape& row, int64_t first, int64_t rows) {
+void put_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, int64_t pitch, int64_t stored,
+               const float* plain, void* to) {
+  MILLRACE_CUDA(cudaMemsetAsync(to, 0, static_cast<size_t>(stored) * bytes_of(buffer.dtype), device.stream));
+  in_pieces(staging, buffer, pitch, [&](const RowShape& row, int64_t first, int64_t rows) {
     MILLRACE_CUDA(cudaMemcpyAsync(staging.memory, plain + first * row.plain(),
                                   static_cast<size_t>(rows * row.plain()) * sizeof(float), cudaMemcpyHostToDevice,
                                   device.stream));
@@ -96,7 +97,7 @@ void put_plain(const Device& device, const Staging& staging, const graph::Buffer
 
 void put_images(const Device& device, const Staging& staging, const graph::Buffer& buffer, const Fold& fold,
                 const float* plain, void* to) {
-  in_pieces(staging, buffer, [&](const RowShape& row, int64_t first, int64_t rows) {
+  in_pieces(staging, buffer, buffer.shape.width(), [&](const RowShape& row, int64_t first, int64_t rows) {
     MILLRACE_CUDA(cudaMemcpyAsync(staging.memory, plain + first * row.plain(),
                                   static_cast<size_t>(rows * row.plain()) * sizeof(float), cudaMemcpyHostToDevice,
                                   device.stream));
@@ -106,9 +107,9 @@ void put_images(const Device& device, const Staging& staging, const graph::Buffe
   MILLRACE_CUDA(cudaStreamSynchronize(device.stream));
 }
 
-void get_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, const void* from,
-               float* plain) {
-  in_pieces(staging, buffer, [&](const RowShape& row, int64_t first, int64_t rows) {
+void get_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, int64_t pitch,
+               const void* from, float* plain) {
+  in_pieces(staging, buffer, pitch, [&](const RowShape& row, int64_t first, int64_t rows) {
     const int64_t elements = rows * row.plain();
     with_stored_type(buffer.dtype, [&]<typename T>() {
       load_rows<T><<<grid_for(device, elements, 256), 256, 0, device.stream>>>(

@@ -16,10 +16,12 @@ struct Staging {
 // Where a row of a buffer is larger than the staging memory.
 [[noreturn]] void refuse_row(const graph::Buffer& buffer, const Staging& staging);
 
-// Both return when the host's memory was used; `plain` has buffer.shape.elements().
-void put_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, const float* plain, void* to);
-void get_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, const void* from,
-               float* plain);
+// Both return when the host's memory was used; `plain` has buffer.shape.elements(), `pitch` and `stored` are the
+// buffer's row_pitch() and stored_elements().
+void put_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, int64_t pitch, int64_t stored,
+               const float* plain, void* to);
+void get_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, int64_t pitch,
+               const void* from, float* plain);
 
 // Images for a convolution that reads them folded.
 void put_images(const Device& device, const Staging& staging, const graph::Buffer& buffer, const Fold& fold,

@@ -47,6 +47,20 @@ bool from_text(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
   return true;
 }
 
+// A matrix as it is stored.
+struct Stored {
+  int64_t rows, width, pitch;
+  int64_t elements() const { return rows * pitch; }
+};
+Stored stored(int64_t rows, int64_t width, int64_t pitch = 0) { return {rows, width, pitch == 0 ? width : pitch}; }
+Stored stored_a(const MatmulSpec& spec) {
+  return spec.transposes_a ? stored(spec.inner, spec.rows, spec.a_pitch) : stored(spec.rows, spec.inner, spec.a_pitch);
+}
+Stored stored_b(const MatmulSpec& spec) {
+  return spec.transposes_b ? stored(spec.columns, spec.inner) : stored(spec.inner, spec.columns);
+}
+Stored stored_d(const MatmulSpec& spec) { return stored(spec.rows, spec.columns, spec.d_pitch); }
+
 // cuBLASLt counts by columns: a row-major product is the transposed one of the factors in the other order.
 class LtMatmul final : public Matmul {
  public:
@@ -63,10 +77,9 @@ class LtMatmul final : public Matmul {
                                        : spec.relu            ? CUBLASLT_EPILOGUE_RELU
                                                               : CUBLASLT_EPILOGUE_DEFAULT);
     if (spec.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(spec.dtype));
-    layout(first_, spec.transposes_b ? spec.inner : spec.columns, spec.transposes_b ? spec.columns : spec.inner,
-           spec.dtype);
-    layout(second_, spec.transposes_a ? spec.rows : spec.inner, spec.transposes_a ? spec.inner : spec.rows, spec.dtype);
-    layout(out_, spec.columns, spec.rows, spec.dtype);
+    layout(first_, stored_b(spec), spec.dtype);
+    layout(second_, stored_a(spec), spec.dtype);
+    layout(out_, stored_d(spec), spec.dtype);
   }
   ~LtMatmul() override {
     for (cublasLtMatrixLayout_t made : {first_, second_, out_}) cublasLtMatrixLayoutDestroy(made);
@@ -128,9 +141,9 @@ class LtMatmul final : public Matmul {
   void set(cublasLtMatmulDescAttributes_t name, T value) {
     MILLRACE_CUBLAS(cublasLtMatmulDescSetAttribute(operation_, name, &value, sizeof value));
   }
-  static void layout(cublasLtMatrixLayout_t& made, int64_t rows, int64_t columns, DType dtype) {
-    MILLRACE_CUBLAS(cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<uint64_t>(rows),
-                                               static_cast<uint64_t>(columns), rows));
+  static void layout(cublasLtMatrixLayout_t& made, const Stored& matrix, DType dtype) {
+    MILLRACE_CUBLAS(cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<uint64_t>(matrix.width),
+                                               static_cast<uint64_t>(matrix.rows), matrix.pitch));
   }
 
   cublasLtHandle_t handle_;
@@ -151,9 +164,12 @@ MatmulLibrary::MatmulLibrary(const Device& device, const CudaOptions& options)
 
 std::shared_ptr<const Matmul> MatmulLibrary::choose(const MatmulSpec& spec) {
   auto matmul = std::make_shared<LtMatmul>(handle_, device_.stream, spec, tf32_);
+  const Stored stored_as[] = {stored_a(spec), stored_b(spec), stored_d(spec)};
+  const bool has_room = stored_as[0].pitch != stored_as[0].width || stored_as[2].pitch != stored_as[2].width;
   const std::string work = fmt::format(
-      "product {}x{}x{}{}{} {}{}{}{}, cuBLASLt {}", spec.rows, spec.inner, spec.columns,
-      spec.transposes_a ? " a transposed" : "", spec.transposes_b ? " b transposed" : "", name_of(spec.dtype),
+      "product {}x{}x{}{}{}{} {}{}{}{}, cuBLASLt {}", spec.rows, spec.inner, spec.columns,
+      spec.transposes_a ? " a transposed" : "", spec.transposes_b ? " b transposed" : "",
+      has_room ? fmt::format(" pitches {} {}", stored_as[0].pitch, stored_as[2].pitch) : "", name_of(spec.dtype),
       spec.bias ? " bias" : "", spec.relu ? " relu" : "", tf32_ ? "" : " full fp32", cublasLtGetVersion());
   auto use_known = [&] {
     const std::optional<std::string> known = choices_.find(work);
@@ -169,12 +185,13 @@ std::shared_ptr<const Matmul> MatmulLibrary::choose(const MatmulSpec& spec) {
   const auto candidates = matmul->candidates();
   if (candidates.empty()) fail_run("cuBLASLt has no algorithm for {}", work);
   if (on_measure_) on_measure_(work);
-  const TrialMemory a(static_cast<size_t>(spec.rows * spec.inner) * bytes_of(spec.dtype));
-  const TrialMemory b(static_cast<size_t>(spec.inner * spec.columns) * bytes_of(spec.dtype));
+  const auto bytes = [&](const Stored& matrix) {
+    return static_cast<size_t>(matrix.elements()) * bytes_of(spec.dtype);
+  };
+  const TrialMemory a(bytes(stored_as[0])), b(bytes(stored_as[1])), d(bytes(stored_as[2]));
   const TrialMemory bias(static_cast<size_t>(spec.columns) * 4), workspace(kMostWorkspace);
-  const TrialMemory d(static_cast<size_t>(spec.rows * spec.columns) * bytes_of(spec.dtype));
-  fill_random(device_, a.get(), spec.rows * spec.inner, spec.dtype);
-  fill_random(device_, b.get(), spec.inner * spec.columns, spec.dtype);
+  fill_random(device_, a.get(), stored_as[0].elements(), spec.dtype);
+  fill_random(device_, b.get(), stored_as[1].elements(), spec.dtype);
   fill_random(device_, bias.get(), spec.columns, spec.dtype);
   const cublasLtMatmulHeuristicResult_t* best = nullptr;
   double best_s = std::numeric_limits<double>::infinity();

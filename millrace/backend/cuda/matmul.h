@@ -18,6 +18,7 @@ struct MatmulSpec {
   bool transposes_a = false, transposes_b = false;  // as stored: inner x rows, columns x inner
   DType dtype = DType::F32;                         // of all three
   bool bias = false, relu = false;                  // per column of d
+  int64_t a_pitch = 0, d_pitch = 0;                 // from row to row, as stored; 0: rows follow each other
 };
 
 class Matmul {

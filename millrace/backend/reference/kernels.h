@@ -2,9 +2,10 @@
 // weights O x I/groups x KH x KW, linear weights O x I. Long sums run in double whatever the element type.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 
-#include "millrace/backend/backend.h"
+#include "millrace/backend/optimizer.h"
 #include "millrace/base/error.h"
 
 namespace millrace::backend::reference {
@@ -16,6 +17,7 @@ Kernel prepare_embedding(const NodeView& view);
 Kernel prepare_positions(const NodeView& view);
 Kernel prepare_image_tokens(const NodeView& view);
 Kernel prepare_select_token(const NodeView& view);
+Kernel prepare_span_logits(const NodeView& view);
 Kernel prepare_layer_norm(const NodeView& view);
 Kernel prepare_gelu(const NodeView& view);
 Kernel prepare_tanh(const NodeView& view);
@@ -30,7 +32,11 @@ Kernel prepare_dropout(const NodeView& view);
 Kernel prepare_add(const NodeView& view);
 Kernel prepare_accumulate(const NodeView& view);
 Kernel prepare_softmax_cross_entropy(const NodeView& view);
-Kernel prepare_sgd_step(const NodeView& view, const SgdOptions& sgd);
+Kernel prepare_sum_squares(const NodeView& view);
+Kernel prepare_clip_norm(const NodeView& view, const OptimizerOptions& options);
+Kernel prepare_sgd_step(const NodeView& view, const OptimizerOptions& options);
+Kernel prepare_adam_step(const NodeView& view, const OptimizerOptions& options);
+Kernel prepare_lamb_step(const NodeView& view, const OptimizerOptions& options);
 
 // For a pass the operator does not have.
 [[noreturn]] void refuse_pass(const NodeView& view);
@@ -52,6 +58,28 @@ Kernel plain_kernel(const NodeView& view, Bind bind) {
   }
   return kernel;
 }
+
+// What a step of any optimizer works on; null where it has none of it.
+template <typename T>
+struct StepOperands {
+  const T* old_weight;  // may be an older version's memory, or the weight's
+  T *weight, *gradient, *velocity, *second_moment;
+  const float* agreement;
+  ParamRule rule;
+
+  StepOperands(const ParamRule& of, const Bindings& at)
+      : old_weight(at.read<T>(0)), weight(at.write<T>(0)), gradient(static_cast<T*>(at.reads[1])), rule(of) {
+    const auto find = [&](int read) { return read < 0 ? nullptr : at.reads[static_cast<size_t>(read)]; };
+    velocity = static_cast<T*>(find(of.at.velocity));
+    second_moment = static_cast<T*>(find(of.at.second_moment));
+    agreement = static_cast<const float*>(find(of.at.agreement));
+  }
+  T rate(const StepContext& context) const { return T{context.learning_rate} * rule.rate; }
+  T gradient_factor() const { return rule.at.clips ? agreement[graph::kClip] : 1; }
+  void clear_gradient(int64_t elements) const {
+    if (rule.clears_gradient) std::fill(gradient, gradient + elements, T{0});
+  }
+};
 
 // Keeps NaN, so that a run that has diverged shows it.
 template <typename T>

@@ -29,7 +29,7 @@ void load(const void* device, std::span<float> plain) {
 
 class ReferenceBackend final : public Backend {
  public:
-  explicit ReferenceBackend(const SgdOptions& sgd) : sgd_(sgd) {}
+  explicit ReferenceBackend(const OptimizerOptions& optimizer) : optimizer_(optimizer) {}
 
   std::string name() const override { return "reference"; }
 
@@ -48,6 +48,7 @@ class ReferenceBackend final : public Backend {
       case OpKind::Positions: return reference::prepare_positions(view);
       case OpKind::ImageTokens: return reference::prepare_image_tokens(view);
       case OpKind::SelectToken: return reference::prepare_select_token(view);
+      case OpKind::SpanLogits: return reference::prepare_span_logits(view);
       case OpKind::LayerNorm: return reference::prepare_layer_norm(view);
       case OpKind::Gelu: return reference::prepare_gelu(view);
       case OpKind::Tanh: return reference::prepare_tanh(view);
@@ -62,7 +63,11 @@ class ReferenceBackend final : public Backend {
       case OpKind::Add: return reference::prepare_add(view);
       case OpKind::SoftmaxCrossEntropy: return reference::prepare_softmax_cross_entropy(view);
       case OpKind::Accumulate: return reference::prepare_accumulate(view);
-      case OpKind::SgdStep: return reference::prepare_sgd_step(view, sgd_);
+      case OpKind::SumSquares: return reference::prepare_sum_squares(view);
+      case OpKind::ClipNorm: return reference::prepare_clip_norm(view, optimizer_);
+      case OpKind::SgdStep: return reference::prepare_sgd_step(view, optimizer_);
+      case OpKind::AdamStep: return reference::prepare_adam_step(view, optimizer_);
+      case OpKind::LambStep: return reference::prepare_lamb_step(view, optimizer_);
       case OpKind::CheckFinite:
       case OpKind::AdjustScale: break;  // only with f16
     }
@@ -106,7 +111,7 @@ class ReferenceBackend final : public Backend {
   void release(void* memory, size_t) override { ::operator delete(memory, kAlignment); }
 
  private:
-  SgdOptions sgd_;
+  OptimizerOptions optimizer_;
 };
 
 }  // namespace
@@ -116,8 +121,8 @@ void reference::refuse_pass(const NodeView& view) {
              name_of(view.node.pass));
 }
 
-std::unique_ptr<Backend> make_reference_backend(const SgdOptions& sgd) {
-  return std::make_unique<ReferenceBackend>(sgd);
+std::unique_ptr<Backend> make_reference_backend(const OptimizerOptions& optimizer) {
+  return std::make_unique<ReferenceBackend>(optimizer);
 }
 
 }  // namespace millrace::backend

@@ -4,10 +4,10 @@
 
 #include <memory>
 
-#include "millrace/backend/backend.h"
+#include "millrace/backend/optimizer.h"
 
 namespace millrace::backend {
 
-std::unique_ptr<Backend> make_reference_backend(const SgdOptions& sgd);
+std::unique_ptr<Backend> make_reference_backend(const OptimizerOptions& sgd);
 
 }  // namespace millrace::backend

@@ -2,37 +2,30 @@
 
 namespace millrace::backend::reference {
 
-Kernel prepare_sgd_step(const NodeView& view, const SgdOptions& sgd) {
+Kernel prepare_sgd_step(const NodeView& view, const OptimizerOptions& options) {
   const int64_t elements = view.read(0).elements();
-  const bool has_velocity = view.num_reads() > 2;
-  const float decay = sgd.decay_for(view.param_role(view.node.reads[0]));
-  // A sum over micro-batches starts the next step from zero.
-  const bool clears_gradient = view.program.buffers[view.node.reads[1]].role == graph::BufferRole::GradientSum;
+  const ParamRule rule(view, options);
   return plain_kernel(view, [=]<typename T>(const Bindings& at) -> Task {
-    const T* old_w = at.read<T>(0);
-    T* dw = static_cast<T*>(at.reads[1]);
-    const T* old_velocity = has_velocity ? at.read<T>(2) : nullptr;
-    T* w = at.write<T>(0);
-    T* velocity = has_velocity ? at.write<T>(1) : nullptr;
-    const T momentum = sgd.momentum;
+    const StepOperands<T> on(rule, at);
+    const T momentum = options.momentum, decay = rule.decay;
     return [=](const StepContext& context) {
-      const T rate = context.learning_rate;
+      const T rate = on.rate(context), factor = on.gradient_factor();
       for (int64_t e = 0; e < elements; ++e) {
-        T weight = old_w[e];
-        T step = dw[e];
-        if (sgd.decoupled) {
+        T weight = on.old_weight[e];
+        T step = factor * on.gradient[e];
+        if (options.decoupled) {
           weight *= 1 - rate * decay;
         } else {
           step += decay * weight;
         }
-        if (has_velocity) {
-          const T v = momentum * old_velocity[e] + step;
-          step = sgd.nesterov ? step + momentum * v : v;
-          velocity[e] = v;
+        if (on.velocity) {
+          const T v = momentum * on.velocity[e] + step;
+          step = options.nesterov ? step + momentum * v : v;
+          on.velocity[e] = v;
         }
-        w[e] = weight - rate * step;
-        if (clears_gradient) dw[e] = 0;
+        on.weight[e] = weight - rate * step;
       }
+      on.clear_gradient(elements);
     };
   });
 }

@@ -41,6 +41,9 @@ TEST_F(CpuElementwise, AddAgreesWithReference) {
 TEST_F(CpuElementwise, AccumulateAgreesWithReference) {
   for (const Shape& x : {Shape{17}, Shape{5, 33}, Shape{16, 3, 3, 3}}) {
     expect_agrees({.kind = OpKind::Accumulate, .pass = Pass::WeightGrad, .x = x}, {.rows = 1});
+    for (bool sum : {false, true}) {
+      expect_agrees({.kind = OpKind::Accumulate, .pass = Pass::Update, .x = x, .gradient_sum = sum}, {.rows = 1});
+    }
   }
 }
 

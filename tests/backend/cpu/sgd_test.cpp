@@ -10,12 +10,12 @@ TEST_F(CpuSgd, EveryRuleAgreesWithReference) {
   const StepContext context{.rows = 1, .learning_rate = 0.1f};
   for (int bits = 0; bits < 64; ++bits) {
     auto bit = [&](int i) { return (bits >> i & 1) == 1; };
-    const SgdOptions sgd{.momentum = 0.9f,
-                         .nesterov = bit(0),
-                         .weight_decay = bit(1) ? 0.01f : 0.0f,
-                         .decoupled = bit(2),
-                         .decay_bias = bit(3),
-                         .decay_norm = bit(3)};
+    const OptimizerOptions sgd{.momentum = 0.9f,
+                               .nesterov = bit(0),
+                               .weight_decay = bit(1) ? 0.01f : 0.0f,
+                               .decoupled = bit(2),
+                               .decay_bias = bit(3),
+                               .decay_norm = bit(3)};
     reference_ = make_reference_backend(sgd);
     cpu_ = make_cpu_backend({.threads = 2}, sgd);
     for (graph::ParamRole role : {graph::ParamRole::Weight, graph::ParamRole::Bias, graph::ParamRole::NormScale}) {

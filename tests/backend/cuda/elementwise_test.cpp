@@ -59,6 +59,9 @@ TEST_F(CudaElementwise, AccumulateAgreesWithReference) {
   for (const Shape& x : {Shape{17}, Shape{64}, Shape{5, 33}, Shape{16, 3, 3, 3}, Shape{5, 13, 1, 2}, Shape{8, 8, 3, 3},
                          Shape{1000, 2048}}) {
     expect_agrees({.kind = OpKind::Accumulate, .pass = Pass::WeightGrad, .x = x}, {.rows = 1});
+    for (bool sum : {false, true}) {
+      expect_agrees({.kind = OpKind::Accumulate, .pass = Pass::Update, .x = x, .gradient_sum = sum}, {.rows = 1});
+    }
   }
 }
 

@@ -22,5 +22,16 @@ TEST(ReferenceAccumulate, AddsPartToTotal) {
   EXPECT_EQ(run.results().at("total"), (std::vector<float>{21, 42}));
 }
 
+TEST(ReferenceAccumulate, ClearsPartThatIsASumItself) {
+  const auto backend = make_reference_backend({});
+  for (bool sum : {true, false}) {
+    NodeSpec spec{.kind = OpKind::Accumulate, .pass = Pass::Update, .x = {2}};
+    spec.gradient_sum = sum;
+    const Plain results = run_node(*backend, build(spec), {}, {{"total", {1, 2}}, {"part", {10, 20}}});
+    EXPECT_EQ(results.at("total"), (std::vector<float>{11, 22}));
+    EXPECT_EQ(results.at("part"), (sum ? std::vector<float>{0, 0} : std::vector<float>{10, 20}));
+  }
+}
+
 }  // namespace
 }  // namespace millrace::backend::harness

@@ -69,7 +69,9 @@ class Objective {
     if (one_.node().kind == OpKind::SoftmaxCrossEntropy) {
       std::fill(y.begin(), y.end(), 0.0);
       run_.run(context_);
-      return y[graph::kLossSum] * context_.inverse_samples;
+      const Shape& logits = one_.view().read(0);
+      const auto rows_per_sample = static_cast<double>(logits.rows() / logits[0]);
+      return y[graph::kLossSum] * context_.inverse_samples / rows_per_sample;
     }
     run_.run(context_);
     double sum = 0;

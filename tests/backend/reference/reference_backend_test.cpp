@@ -39,13 +39,18 @@ std::vector<NodeSpec> every_node() {
       {.kind = OpKind::SoftmaxCrossEntropy, .pass = Pass::Forward, .x = {4, 11}, .attrs = LossAttrs{0.1}},
       {.kind = OpKind::SoftmaxCrossEntropy, .pass = Pass::InputGrad, .x = {4, 11}, .attrs = LossAttrs{0.1}},
       {.kind = OpKind::Accumulate, .pass = Pass::WeightGrad, .x = {5, 3}},
+      {.kind = OpKind::Accumulate, .pass = Pass::Update, .x = {5, 3}, .gradient_sum = true},
+      {.kind = OpKind::SumSquares, .pass = Pass::Update, .x = {5, 3}, .attrs = SquaresAttrs{}},
+      {.kind = OpKind::ClipNorm, .pass = Pass::Update},
       {.kind = OpKind::SgdStep, .pass = Pass::Update, .x = {5, 3}, .gradient_sum = true},
+      {.kind = OpKind::AdamStep, .pass = Pass::Update, .x = {5, 3}, .gradient_sum = true, .clips = true},
+      {.kind = OpKind::LambStep, .pass = Pass::Update, .x = {5, 3}, .gradient_sum = true, .clips = true},
   };
 }
 
 const StepContext kContext{
     .seed = 3, .step = 2, .first_row = 8, .rows = 3, .inverse_samples = 0.25, .learning_rate = 0.1f};
-const SgdOptions kSgd{.momentum = 0.9f, .nesterov = true, .weight_decay = 0.01f};
+const OptimizerOptions kSgd{.momentum = 0.9f, .nesterov = true, .weight_decay = 0.01f, .clip_norm = 0.5f};
 
 std::string label(const NodeSpec& spec) {
   return std::string(graph::name_of(spec.kind)) + " " + graph::name_of(spec.pass);

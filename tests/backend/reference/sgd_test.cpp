@@ -4,7 +4,7 @@ namespace millrace::backend::harness {
 namespace {
 
 // w = 2, dw = 3, velocity = 4, learning rate 0.5; numbers that are exact in binary.
-Plain step_of(const SgdOptions& sgd, NodeSpec spec = {}) {
+Plain step_of(const OptimizerOptions& sgd, NodeSpec spec = {}) {
   spec.kind = OpKind::SgdStep;
   spec.pass = Pass::Update;
   spec.x = {1};
@@ -40,7 +40,7 @@ TEST(ReferenceSgd, DecoupledDecayLeavesVelocityAlone) {
 
 TEST(ReferenceSgd, BiasAndNormMayGoWithoutDecay) {
   using graph::ParamRole;
-  const SgdOptions sgd{.weight_decay = 0.25, .decay_bias = false, .decay_norm = false};
+  const OptimizerOptions sgd{.weight_decay = 0.25, .decay_bias = false, .decay_norm = false};
   EXPECT_EQ(step_of(sgd, {.velocity = false, .role = ParamRole::Weight}), (Plain{{"w", {0.25}}}));
   for (ParamRole role : {ParamRole::Bias, ParamRole::NormScale, ParamRole::NormShift}) {
     EXPECT_EQ(step_of(sgd, {.velocity = false, .role = role}), (Plain{{"w", {0.5}}}));
