@@ -20,8 +20,8 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MILLRACE = os.path.join(ROOT, "build/release/bin/millrace")
-BATCH = {"vgg16": 16, "resnet50": 16, "alexnet": 128}
-SPEED_TARGET = {"vgg16": 2.5, "resnet50": 1.7, "alexnet": 1.4}
+BATCH = {"vgg16": 16, "resnet50": 16, "alexnet": 128, "vit_b_16": 8}
+SPEED_TARGET = {"vgg16": 2.5, "resnet50": 1.7, "alexnet": 1.4, "vit_b_16": 1.4}
 MEMORY_TARGET = 0.75
 DEFAULT_FORMAT = "contiguous"
 FORMATS = [DEFAULT_FORMAT, "channels_last"]
