@@ -8,6 +8,7 @@ import statistics
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MiB = 1 << 20
+TRANSFORMERS = ["vit_b_16", "bert_base", "gpt2"]
 
 
 def table(header, rows):
@@ -73,7 +74,7 @@ def page(record):
     both = any("torch_formats" in result for result in record["results"])
     formats = "PyTorch in both memory formats, contiguous being its default; bold: against the faster. " if both else ""
     parts = [
-        f"## {machine['cpu']}, {machine['cores']} cores\n",
+        f"## {machine['cpu']}, {machine['cores']} cores{', ' + record['results'][0]['model'] if len(record['results']) == 1 else ''}\n",
         f"{machine['system']}, PyTorch {versions['torch']} with OpenBLAS and oneDNN {versions['debian']['libdnnl2']}, "
         f"{arguments['threads']} threads, fp32, 224x224, 1000 classes. Samples/s: median of {arguments['repeats']} runs in turn, "
         f"each the median of {arguments['steps']} steps. Peak: resident memory of the whole process, MiB. "
@@ -126,16 +127,21 @@ def gpu_page(record):
         for row in record["rows"]
     ]
     rounds = len(record["rows"][0]["samples_per_s"]["millrace"])
+    transformers = [row for row in record["rows"] if row["model"] in TRANSFORMERS]
+    peer, title = "channels-last, fused SGD, autocast; synthetic data on the device, 224x224, 1000 classes", ""
+    if transformers:
+        title = ", transformers"
+        peer = (f"Hugging Face's models with scaled_dot_product_attention, fused AdamW, autocast, dropout "
+                f"{record['rows'][0]['dropout']:g}; synthetic data on the device, 224x224, 128 tokens (BERT) and 1024 (GPT-2)")
     parts = [
-        f"## {record['gpu']}\n",
-        f"PyTorch {record['torch']} (cuDNN {record['torch_cudnn']}), torch.compile, channels-last, fused SGD, autocast; synthetic "
-        f"data on the device, 224x224, 1000 classes. Samples/s: median of {rounds} rounds in turn. Memory: PyTorch's peak "
+        f"## {record['gpu']}{title}\n",
+        f"PyTorch {record['torch']} (cuDNN {record['torch_cudnn']}), torch.compile, {peer}. Samples/s: median of {rounds} rounds in turn. Memory: PyTorch's peak "
         f"allocation, Millrace's plan, MiB. Commit {record['commit'][:10]}, `{record['command']}`.\n",
         table(
             ["model", "batch", "precision", "PyTorch", "Millrace", "speed", "PyTorch MiB", "Millrace MiB", "memory"], rows
         ),
     ]
-    shown = [row for row in record["rows"] if row["precision"] == "fp16"]
+    shown = transformers or [row for row in record["rows"] if row["precision"] == "fp16"]
     return "\n".join(parts + [gpu_floor(row) for row in shown])
 
 
@@ -170,10 +176,11 @@ def data_page(record):
 
 def main():
     pages = []
-    for path in sorted(glob.glob(os.path.join(ROOT, "bench/results/vs_torch_gpu-*.json"))):
+    for path in sorted(glob.glob(os.path.join(ROOT, "bench/results/vs_torch_gpu[-_]*.json"))):
         with open(path) as file:
             pages.append(gpu_page(json.load(file)))
-    for path in sorted(glob.glob(os.path.join(ROOT, "bench/results/vs_torch-*.json"))):
+    for path in sorted(glob.glob(os.path.join(ROOT, "bench/results/vs_torch-*.json"))
+                       + glob.glob(os.path.join(ROOT, "bench/results/vs_torch_vit-*.json"))):
         with open(path) as file:
             pages.append(page(json.load(file)))
     for path in sorted(glob.glob(os.path.join(ROOT, "bench/results/data-*.json"))):

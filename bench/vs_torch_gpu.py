@@ -11,6 +11,7 @@ import argparse
 import gc
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -149,7 +150,7 @@ def version_facts(binary):
         "torch_cudnn": torch.backends.cudnn.version(),
         "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
         "millrace": binary,
-        "command": "python3 " + " ".join(sys.argv),
+        "command": "python3 " + re.sub(r" --out \S+", "", " ".join(sys.argv)),
     }
 
 

@@ -10,6 +10,7 @@ ValueId bert(graph::Builder& b, const job::Model& model, const TransformerShape&
   constexpr double kEpsilon = 1e-12;
   constexpr int kPlaces = 512, kSegments = 2;
   const TransformerShape shape = shape_of(model, usual);
+  require_places(model, kPlaces);
   const double dropout = dropout_of(model, 0.1);
   const graph::Init spread{graph::Init::Kind::Normal, 0.02};
   const auto linear = [&](const std::string& name, ValueId x, int features) {

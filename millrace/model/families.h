@@ -38,6 +38,8 @@ graph::ValueId gpt2(graph::Builder& builder, const job::Model& model, const Tran
 // What the model's name says, where the job does not say otherwise. Refuses heads that do not divide the width.
 TransformerShape shape_of(const job::Model& model, const TransformerShape& usual);
 double dropout_of(const job::Model& model, double usual);
+// Refuses more tokens than there are learned places for.
+void require_places(const job::Model& model, int places);
 
 // A linear classifier over the mean of a text's embeddings (Joulin et al., "Bag of tricks", 2016).
 graph::ValueId bag_of_tokens(graph::Builder& builder, const job::Model& model);

@@ -12,6 +12,7 @@ ValueId gpt2(graph::Builder& b, const job::Model& model, const TransformerShape&
   constexpr double kEpsilon = 1e-5;
   constexpr int kPlaces = 1024;
   const TransformerShape shape = shape_of(model, usual);
+  require_places(model, kPlaces);
   const double dropout = dropout_of(model, 0.1);
   const graph::Init spread{graph::Init::Kind::Normal, 0.02};
   // What is added to the residual stream starts smaller, by the number of additions.

@@ -97,6 +97,12 @@ TransformerShape shape_of(const job::Model& model, const TransformerShape& usual
   return shape;
 }
 
+void require_places(const job::Model& model, int places) {
+  if (model.tokens <= places) return;
+  fail_input("model.tokens is {} and {} has {} places; write model.tokens: {} or less", model.tokens, model.name,
+             places, places);
+}
+
 double dropout_of(const job::Model& model, double usual) { return model.dropout < 0 ? usual : model.dropout; }
 
 graph::Init kaiming_normal_fan_out(int out_channels, int kernel) {

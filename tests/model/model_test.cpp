@@ -177,6 +177,17 @@ TEST(Model, RefusesAnImageTooSmallNamingTheLayer) {
   EXPECT_THAT(refusal("resnet50", 0), ThrowsMessage<std::invalid_argument>(HasSubstr("1x3x0x0")));
 }
 
+TEST(Model, RefusesMoreTokensThanPlaces) {
+  for (const auto& [name, places] : {std::pair{"bert_base", 512}, std::pair{"gpt2", 1024}}) {
+    job::Model model{.name = name, .width = 8, .layers = 1, .heads = 2, .mlp = 8, .vocabulary = 10, .tokens = places};
+    EXPECT_NO_THROW(build(model, 1, 0)) << name;
+    ++model.tokens;
+    EXPECT_THAT([&] { build(model, 1, 0); },
+                testing::ThrowsMessage<std::invalid_argument>(
+                    testing::HasSubstr(fmt::format("has {0} places; write model.tokens: {0} or less", places))));
+  }
+}
+
 TEST(Model, RefusesAnUnknownNameAndListsTheKnown) {
   EXPECT_THAT([] { build({.name = "resnet51"}, 1, 0.0); },
               ThrowsMessage<std::invalid_argument>(

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """ViT and BERT for classes, BERT for spans and GPT-2, written out in PyTorch layer by layer as Hugging Face's models
-compute them, to give golden values to tests/runtime/golden_test.cpp: losses of 50 steps, and two numbers of each
-gradient.
+compute them, to give golden values to tests/runtime/golden_test.cpp: logits, losses of 50 steps, and two numbers of
+each gradient.
 
   for case in vit_b_16 bert_base bert_span gpt2; do
     tests/parity/torch_transformers.py $case > tests/parity/golden/$case.json; done
@@ -22,6 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import counter_random
 
 STEPS, MOMENTUM = 50, 0.9
+LOGITS = 300  # that are kept
 EPSILON = 1e-12
 SHAPE = {"width": 48, "layers": 3, "heads": 4, "mlp": 96}
 CASES = {
@@ -229,10 +230,12 @@ def main():
     losses, digest = [], {}
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(forward(p, features, case), labels)
+        outputs = forward(p, features, case)
+        loss = loss_of(outputs, labels)
         loss.backward()
         losses.append(loss.item())
         if step == 0:
+            logits = outputs.detach().reshape(-1)[:LOGITS].tolist()
             for name, tensor in p.items():
                 gradient = tensor.grad.numpy()
                 direction = counter_random.filled(f"dot.{name}", gradient.shape, "plain").astype(np.float64)
@@ -245,7 +248,7 @@ def main():
         optimizer.step()
     head = {"model": model, **{"heads_of_attention" if key == "heads" else key: case[key] for key in case}, "steps": STEPS, "momentum": MOMENTUM, "torch": torch.__version__,
             "heads": {name: [float(v) for v in value.reshape(-1)[:6]] for name, value in heads.items()},
-            "losses": losses}
+            "logits": logits, "losses": losses}
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     rows = [f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in digest.items()]
     print("{\n" + ",\n".join(lines) + ',\n  "gradients": {\n' + ",\n".join(rows) + "\n  }\n}")
