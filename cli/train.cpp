@@ -180,6 +180,9 @@ void train_and_report(const TrainArguments& arguments, const job::Job& job, cons
   fmt::print("{}: {}, {} parameters, batch {}, {}, {} planned; writing to {}\n", job.name, job.model.name,
              report::human_large(training.parameters()), job.batch, report::counted(training.total_steps(), "step"),
              report::human_bytes(static_cast<int64_t>(training.planned_bytes())), directory.path().string());
+  if (training.remakes_blocks() && job.parallel.recompute == job::Recompute::Auto) {
+    fmt::print("memory is short: blocks are computed again before their backward (memory.recompute: off keeps them)\n");
+  }
   for (const std::string& note : training.init_notes()) fmt::print("{}: {}\n", job.model.init, note);
   if (training.plan().pipeline.num_workers > 1) fmt::print("{}", plan::to_text(training.plan(), training.graph()));
   std::fflush(stdout);

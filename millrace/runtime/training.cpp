@@ -185,6 +185,15 @@ size_t Training::planned_bytes() const {
   return bytes;
 }
 
+bool Training::remakes_blocks() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const LocalWorker& local) {
+    for (size_t i = 0; i < local.worker->num_sessions(); ++i) {
+      if (local.worker->session(i).remakes_blocks()) return true;
+    }
+    return false;
+  });
+}
+
 double Training::step_flops() const {
   const graph::Program program = graph::training_program(graph_, {});
   double flops = 0;

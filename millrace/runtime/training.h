@@ -64,6 +64,7 @@ class Training {
   double step_flops() const;  // as the direct algorithms would do them
   int threads() const { return threads_; }
   size_t planned_bytes() const;  // by the workers of this process
+  bool remakes_blocks() const;   // a stage of this process computes its blocks again
   const graph::Graph& graph() const { return graph_; }
   const std::vector<std::string>& init_notes() const { return init_notes_; }  // of model.init, for the user
   // Of Metrics::figures, where the test data makes some.

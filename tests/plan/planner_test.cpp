@@ -132,6 +132,22 @@ TEST(Planner, RunsForwardAgainWhereMemoryIsTooShortToKeep) {
   EXPECT_TRUE(found);
 }
 
+TEST(Planner, ComputesBlocksAgainOnOneDeviceThatIsTooSmall) {
+  job::Job job = job_of("vit_s_16", 1);  // micro-batches cannot be smaller
+  const std::vector<profile::Profile> profiles = profiles_of(job);
+  const auto best_within = [&](double bytes) {
+    return choose(job, profiles, cluster_of({1}, 1e10, static_cast<int64_t>(bytes)), {Mode::Dp}).candidates[0];
+  };
+  const Candidate roomy = best_within(64.0 * kGiB);
+  EXPECT_EQ(roomy.parallel.recompute, job::Recompute::Off);
+  const Candidate tight = best_within(0.95 * roomy.prediction.worker_bytes[0]);
+  EXPECT_EQ(tight.parallel.recompute, job::Recompute::Block);
+  EXPECT_TRUE(tight.fits());
+  // About one forward more.
+  EXPECT_GT(tight.prediction.step_s, 1.1 * roomy.prediction.step_s);
+  EXPECT_LT(tight.prediction.step_s, 1.5 * roomy.prediction.step_s);
+}
+
 TEST(Planner, ChoosesStaleModesOnlyWhereAllowed) {
   const job::Job job = job_of("alexnet", 128);
   const std::vector<profile::Profile> profiles = profiles_of(job);

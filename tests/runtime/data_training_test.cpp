@@ -98,6 +98,63 @@ TEST_F(DataTraining, ASmallResnetLearnsACifarSetAsFarAsItsLabelsAllow) {
   EXPECT_LT(reached, 0.91 + 0.04);  // three deviations of 500 draws: no label is known from elsewhere
 }
 
+// What all small transformers are trained with.
+void use_adam(job::Job& job, double lr) {
+  job.optimizer.kind = job::Algorithm::AdamW;
+  job.optimizer.lr = lr;
+  job.optimizer.weight_decay = 0.01;
+  job.optimizer.clip_norm = 1;
+  job.schedule.kind = job::Decay::Linear;
+  job.schedule.warmup_steps = 20;
+  job.eval.every_epochs = 0;
+}
+
+TEST_F(DataTraining, ASmallVisionTransformerLearnsACifarSetAsFarAsItsLabelsAllow) {
+  write_cifar_file("data_batch_1.bin", data::Split::Train, 5000, 0.1);  // it needs more than a convolution does
+  write_cifar_file("test_batch.bin", data::Split::Test, 500, 0.1);
+  job::Job job;
+  job.name = "vit";
+  job.model = {
+      .name = "vit_b_16", .classes = 10, .image_size = 32, .width = 48, .layers = 2, .heads = 4, .mlp = 96, .patch = 8};
+  job.data.kind = job::DataKind::Cifar10;
+  job.data.train = job.data.test = folder_.string();
+  job.data.train_transform = {.kind = job::TransformKind::Resize, .mirror = 0};  // places mean something to it
+  job.batch = 50;
+  job.epochs = 5;
+  job.seed = 3;
+  use_adam(job, 2e-3);
+  const double reached = accuracy(job);
+  EXPECT_GT(reached, 0.8);  // 0.91 of the test labels are right
+  EXPECT_LT(reached, 0.91 + 0.04);
+}
+
+TEST_F(DataTraining, ASmallBertLearnsATsvAsFarAsItsLabelsAllow) {
+  write_vocab();
+  write_sentences("train.tsv", 2000, 0.1, 1);
+  write_sentences("test.tsv", 1000, 0.1, 2);
+  job::Job job;
+  job.name = "bert";
+  job.model = {.name = "bert_base",
+               .classes = 4,
+               .dropout = 0,
+               .width = 32,
+               .layers = 2,
+               .heads = 4,
+               .mlp = 64,
+               .vocabulary = 100,
+               .tokens = 32};
+  job.data.kind = job::DataKind::TsvText;
+  job.data.train = path("train.tsv");
+  job.data.test = path("test.tsv");
+  job.data.vocab = path("vocab.txt");
+  job.batch = 20;
+  job.epochs = 3;
+  use_adam(job, 2e-3);
+  const double reached = accuracy(job);
+  EXPECT_GT(reached, 0.89);  // 0.925 of the test labels are right
+  EXPECT_LT(reached, 0.925 + 0.025);
+}
+
 TEST_F(DataTraining, AClassifierLearnsATsvAsFarAsItsLabelsAllow) {
   write_vocab();
   write_sentences("train.tsv", 3000, 0.1, 1);

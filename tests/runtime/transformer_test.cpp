@@ -192,6 +192,24 @@ TEST_F(Transformers, BlocksThatAreComputedAgainChangeNoBitAndTakeLessMemory) {
   }
 }
 
+TEST_F(Transformers, BlocksAreComputedAgainWhereMemoryIsShort) {
+  job::Job job = gpt_job();
+  job.model.layers = 6;
+  job.steps = 2;
+  const auto training_within = [&](size_t bytes) {
+    const auto process = comm::make_local_process();
+    Training training(job, *process, {.memory_bytes = bytes, .source = "the test"});
+    return std::pair(training.remakes_blocks(), training.planned_bytes());
+  };
+  const auto [roomy, whole] = training_within(0);
+  EXPECT_FALSE(roomy);
+  const auto [short_of_memory, less] = training_within(whole - 1);
+  EXPECT_TRUE(short_of_memory);
+  EXPECT_LT(less, whole);
+  job.parallel.recompute = job::Recompute::Off;
+  EXPECT_THROW(training_within(whole - 1), std::invalid_argument);
+}
+
 TEST_F(Transformers, ADelayOfNothingIsNoDelay) {
   job::Job job = vit_job();
   const RunResult alone = run(job);
