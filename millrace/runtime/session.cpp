@@ -352,8 +352,10 @@ const backend::Task& Session::task(const Prepared& prepared, size_t i, const Pla
                                             node.version_stride * version)];
 }
 
-void Session::run(const Prepared& prepared, size_t begin, size_t end, const Place& place, const StepContext& context) {
+void Session::run(const Prepared& prepared, size_t begin, size_t end, const Place& place, const StepContext& given) {
   if (begin == end) return;
+  StepContext context = given;
+  context.update = updates_before_ + place.update;  // steps may come with the backward pass, or after it
   backend_.begin(context);
   if (timing_) return run_timed(prepared, begin, end, place, context);
   if (backend_.records()) return run_recorded(prepared, begin, end, place, context);
@@ -419,10 +421,8 @@ void Session::check_gradients(const StepContext& context) {
   run(train_, train_.program.first_check, train_.program.first_step, {}, context);
 }
 
-void Session::update(int bucket, int64_t update, const StepContext& given) {
+void Session::update(int bucket, int64_t update, const StepContext& context) {
   const Place place{0, 0, update, update};
-  StepContext context = given;
-  context.update = updates_before_ + update;
   if (bucket == kWhole) {
     run(train_, train_.program.first_step, train_.program.nodes.size(), place, context);
   } else {
@@ -461,7 +461,6 @@ Metrics Session::train_step(int64_t step, int64_t samples, double learning_rate,
   context.step = step;
   context.inverse_samples = 1.0 / static_cast<double>(samples);
   context.learning_rate = static_cast<float>(learning_rate);
-  context.update = updates_before_ + updates_;  // for updates that come with the backward pass
   const Place place{0, 0, updates_, updates_};
   for (int m = 0; m < options_.microbatches; ++m) {
     context.first_row = m * graph_.batch();

@@ -121,6 +121,18 @@ TEST_F(Transformers, TiedEmbeddingsOfOneMicrobatchAreThoseOfOneWorker) {
   }
 }
 
+// Without clipping a step follows its gradient within the backward pass, with it all steps come at the end.
+TEST_F(Transformers, StepsWithinBackwardAreThoseAtItsEnd) {
+  for (const job::Algorithm kind : {job::Algorithm::Sgd, job::Algorithm::AdamW, job::Algorithm::Lamb}) {
+    job::Job job = vit_job();
+    job.optimizer.kind = kind;
+    job.optimizer.lr = 0.01;
+    const RunResult within = run(job);
+    job.optimizer.clip_norm = 1e6;  // never reached
+    EXPECT_TRUE(run(job).state == within.state) << static_cast<int>(kind);
+  }
+}
+
 TEST_F(Transformers, TiedEmbeddingsStayEqualOverStagesWithReplicas) {
   job::Job job = gpt_job();
   job.optimizer.kind = job::Algorithm::Sgd;
