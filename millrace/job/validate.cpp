@@ -144,6 +144,14 @@ void check_optimizer(const Job& job, const std::string& where) {
   if (job.optimizer.nesterov && job.optimizer.momentum == 0) {
     fail_input("{}: optimizer.nesterov is true and optimizer.momentum 0; write e.g. optimizer.momentum: 0.9", where);
   }
+  if (job.optimizer.kind == Algorithm::Sgd) return;
+  const std::string kind = find_field("optimizer.kind")->write(job);
+  if (job.optimizer.nesterov) {
+    fail_input("{}: optimizer.nesterov is true and optimizer.kind {}; only sgd looks ahead: remove it", where, kind);
+  }
+  if (job.optimizer.decoupled) {
+    fail_input("{}: optimizer.decoupled is true and optimizer.kind {}, which always decays so; remove it", where, kind);
+  }
 }
 
 void check_schedule(const Schedule& schedule, const std::string& where) {

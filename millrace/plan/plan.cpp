@@ -115,6 +115,18 @@ void check_agreement(const job::Job& job, const graph::Graph& graph, const Plan&
   }
 }
 
+// What is said of blocks needs a model that has some.
+void check_blocks(const job::Job& job, const graph::Graph& graph) {
+  if (graph::has_blocks(graph)) return;
+  if (job.parallel.recompute == job::Recompute::Block) {
+    fail_input("memory.recompute is block and {} has no blocks; write memory.recompute: stage, or off", graph.name);
+  }
+  if (job.optimizer.layer_decay != 1) {
+    fail_input("optimizer.layer_decay is {} and {} has no blocks to count layers by; write optimizer.layer_decay: 1",
+               job.optimizer.layer_decay, graph.name);
+  }
+}
+
 std::vector<Tie> find_ties(const graph::Graph& graph, const graph::StageSlice& any) {
   std::map<graph::ParamId, std::set<int>> stages;
   for (graph::OpId op = 0; op < static_cast<graph::OpId>(graph.ops.size()); ++op) {
@@ -144,6 +156,7 @@ bool needs_op_seconds(const job::Parallel& parallel) {
 Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes,
                const std::vector<double>& op_seconds) {
   const job::Parallel& parallel = job.parallel;
+  check_blocks(job, graph);
   job::Placement placement = job::placed_stages(parallel);
   if (placement.empty()) {
     placement.emplace_back();

@@ -73,6 +73,21 @@ TEST(Validate, NesterovNeedsMomentum) {
                       "write e.g. optimizer.momentum: 0.9"));
 }
 
+TEST(Validate, WhatIsOfSgdIsNotForOthers) {
+  for (const auto& [kind, name] : {std::pair{Algorithm::AdamW, "adamw"}, std::pair{Algorithm::Lamb, "lamb"}}) {
+    const auto with = [kind = kind](bool Optimizer::*flag) {
+      return changed([=](Job& job) {
+        job.optimizer.kind = kind;
+        job.optimizer.*flag = true;
+      });
+    };
+    EXPECT_THAT(with(&Optimizer::nesterov),
+                refuses(HasSubstr(std::string("optimizer.nesterov is true and optimizer.kind ") + name)));
+    EXPECT_THAT(with(&Optimizer::decoupled),
+                refuses(HasSubstr(std::string("optimizer.decoupled is true and optimizer.kind ") + name)));
+  }
+}
+
 TEST(Validate, MilestonesBelongToTheStepSchedule) {
   EXPECT_THAT(changed([](Job& job) {
                 job.schedule.kind = Decay::Cosine;

@@ -128,6 +128,21 @@ TEST(Plan, StagesThatShareAWeightAreTied) {
                   testing::HasSubstr("which stages 0, 1 share"), testing::HasSubstr("update equally often"))));
 }
 
+TEST(Plan, WhatIsSaidOfBlocksNeedsBlocks) {
+  job::Job job = alexnet_job();
+  const graph::Graph graph = model::training_graph(job, 1);
+  job.parallel.recompute = job::Recompute::Block;
+  EXPECT_THAT([&] { make_plan(job, graph, 1); }, testing::ThrowsMessage<std::invalid_argument>(
+                                                     testing::HasSubstr("has no blocks; write memory.recompute")));
+  job.parallel.recompute = job::Recompute::Auto;
+  EXPECT_NO_THROW(make_plan(job, graph, 1));
+  job.optimizer.layer_decay = 0.75;
+  EXPECT_THAT([&] { make_plan(job, graph, 1); },
+              testing::ThrowsMessage<std::invalid_argument>(testing::HasSubstr("write optimizer.layer_decay: 1")));
+  job.model = {.name = "vit_s_16", .layers = 1};
+  EXPECT_NO_THROW(make_plan(job, model::training_graph(job, 1), 1));
+}
+
 TEST(Plan, ClippingNeedsStagesThatAgree) {
   job::Job job = alexnet_job();
   job.parallel.mode = job::Mode::OneFOneB;

@@ -12,12 +12,6 @@
 namespace millrace::runtime {
 namespace {
 
-#ifdef NDEBUG
-constexpr bool kFast = MILLRACE_HAS_CPU;
-#else
-constexpr bool kFast = false;
-#endif
-
 class LanguageTraining : public state::TemporaryFolder {
  protected:
   static constexpr int kVocabulary = 24, kTokens = 32;

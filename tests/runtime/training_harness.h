@@ -15,6 +15,13 @@
 
 namespace millrace::runtime {
 
+// Whether trainings of seconds may be run: with the CPU's kernels, optimised.
+#ifdef NDEBUG
+constexpr bool kFast = MILLRACE_HAS_CPU;
+#else
+constexpr bool kFast = false;
+#endif
+
 // On the reference backend, which needs no measuring and runs under every sanitizer.
 inline job::Job small_job() {
   job::Job job;
