@@ -102,9 +102,11 @@ TEST_F(Learning, SmoothedLabelsLeaveALossThatCannotBeLearnedAway) {
 }
 
 TEST_F(Learning, PartsOfABatchLearnAsAWhole) {
-  const auto records = train("run", {"parallel.microbatches=2"});
+  // Parts of eight; the last of an epoch has no samples. With parts of four, batch norm is chaotic here: how far the
+  // loss falls depends on the rounding of the kernels chosen.
+  const auto records = train("run", {"parallel.microbatches=2", "batch=16", "data.train_samples=120"});
   expect_loss_falls(records);
-  EXPECT_EQ(json("run/summary.json").at("samples"), 6 * 60);
+  EXPECT_EQ(json("run/summary.json").at("samples"), 6 * 120);
 }
 
 // AlexNet's classifier has 57 million parameters: plain loops would take minutes.
