@@ -1,153 +1,24 @@
-// Reading: header, then layout, then data; each is checked whole before the next is looked at.
-#include <algorithm>
-#include <bit>
+// Reading: the layout is checked whole before data is looked at.
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "millrace/base/error.h"
 #include "millrace/state/float_formats.h"
 #include "millrace/state/safetensors.h"
+#include "millrace/state/safetensors_layout.h"
 
 namespace millrace::state {
 namespace {
-
-using nlohmann::json;
-
-static_assert(std::endian::native == std::endian::little, "the data is copied as it lies in the file");
-
-constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kLargestHeader = 100'000'000;
-constexpr size_t kLongestName = 1000;  // names stand in messages
-
-struct Entry {
-  std::string name;
-  std::string dtype;
-  Shape shape;
-  uint64_t begin = 0, end = 0;  // bytes, from the start of the data
-};
-
-// Names come from the file: in messages they are cut, and kept on one line.
-std::string shown(const std::string& name) {
-  constexpr size_t kLongest = 100;
-  std::string out;
-  for (char c : name.substr(0, kLongest)) out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-  return "\"" + out + (name.size() > kLongest ? "...\"" : "\"");
-}
-
-// Bytes of an element; 0 for a type that the format does not have.
-uint64_t element_bytes(const std::string& dtype) {
-  static const std::map<std::string, uint64_t> sizes = {
-      {"F64", 8}, {"I64", 8},  {"U64", 8},     {"F32", 4},     {"I32", 4}, {"U32", 4}, {"F16", 2}, {"I16", 2},
-      {"U16", 2}, {"BF16", 2}, {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"I8", 1},  {"U8", 1},  {"BOOL", 1}};
-  const auto found = sizes.find(dtype);
-  return found == sizes.end() ? 0 : found->second;
-}
 
 // Follows from the model or counts: no parameter.
 bool is_constant(const std::string& name) {
   return name.ends_with("num_batches_tracked") || name.ends_with("position_ids") || name.ends_with(".attn.bias") ||
          name.ends_with(".attn.masked_bias");
-}
-
-json parse_header(const std::string& text, const std::string& path) {
-  constexpr int kDeepest = 4;         // {name: {shape: [n]}} has 3 levels
-  std::set<std::string> names, keys;  // of the header, and of the entry that is being read
-  std::string entry;
-  const auto check = [&](int depth, json::parse_event_t event, json& value) {
-    if (depth > kDeepest) fail_input("{}: the header is nested too deeply; not a safetensors file", path);
-    if (event != json::parse_event_t::key) return true;
-    const auto& name = value.get_ref<const std::string&>();
-    if (depth == 1) {
-      if (!names.insert(name).second) fail_input("{}: tensor {} is listed twice", path, shown(name));
-      entry = name;
-      keys.clear();
-    } else if (depth == 2 && !keys.insert(name).second) {
-      fail_input("{}: tensor {}: its header entry has {} twice", path, shown(entry), shown(name));
-    }
-    return true;
-  };
-  json header;
-  try {
-    header = json::parse(text, check);
-  } catch (const json::exception& error) {
-    const auto* parse_error = dynamic_cast<const json::parse_error*>(&error);
-    fail_input("{}: the header is not valid JSON at byte {}; not a safetensors file, or damaged", path,
-               kLengthBytes + (parse_error ? parse_error->byte : 0));
-  }
-  if (!header.is_object()) fail_input("{}: the header is not a JSON object; not a safetensors file", path);
-  return header;
-}
-
-Entry parse_entry(const std::string& name, const json& value, const std::string& path) {
-  const auto fail = [&](const std::string& what) { fail_input("{}: tensor {}: {}", path, shown(name), what); };
-  const bool odd = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20; });
-  if (odd || name.size() > kLongestName) fail("its name is too long or holds control characters");
-  if (!value.is_object()) fail("its header entry is not an object");
-  for (const char* key : {"dtype", "shape", "data_offsets"}) {
-    if (!value.contains(key)) fail(fmt::format("its header entry has no {}", key));
-  }
-  Entry entry{.name = name, .dtype = {}, .shape = {}};
-  if (!value["dtype"].is_string()) fail("its dtype is not a text");
-  entry.dtype = value["dtype"].get<std::string>();
-  const uint64_t bytes_each = element_bytes(entry.dtype);
-  if (bytes_each == 0) fail(fmt::format("unknown dtype {}", shown(entry.dtype)));
-
-  const json& shape = value["shape"];
-  if (!shape.is_array()) fail("its shape is not a list");
-  if (shape.size() > Shape::kMaxRank)
-    fail(fmt::format("it has {} axes, at most {} can be read", shape.size(), Shape::kMaxRank));
-  uint64_t bytes = bytes_each;
-  bool overflow = false, empty = false;
-  for (const json& extent : shape) {
-    if (!extent.is_number_unsigned()) fail("an extent of its shape is not a whole number of at least 0");
-    const auto count = extent.get<uint64_t>();
-    overflow |= count > static_cast<uint64_t>(INT64_MAX);
-    empty |= count == 0;
-    if (!empty) overflow |= __builtin_mul_overflow(bytes, count, &bytes) || bytes > static_cast<uint64_t>(INT64_MAX);
-    if (!overflow) entry.shape.append(static_cast<int64_t>(count));
-  }
-  if (overflow) fail("its shape is larger than any memory");
-  if (empty) bytes = 0;
-
-  const json& offsets = value["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
-      !offsets[1].is_number_unsigned()) {
-    fail("its data_offsets are not two whole numbers of at least 0");
-  }
-  entry.begin = offsets[0].get<uint64_t>();
-  entry.end = offsets[1].get<uint64_t>();
-  if (entry.end < entry.begin) fail(fmt::format("its data_offsets {} and {} are out of order", entry.begin, entry.end));
-  if (entry.end - entry.begin != bytes) {
-    fail(fmt::format("its data_offsets hold {} bytes, its shape {} of {} needs {}", entry.end - entry.begin,
-                     entry.shape.str(), entry.dtype, bytes));
-  }
-  return entry;
-}
-
-// Sorts the entries by place and checks that they cover the data, each byte once.
-void check_layout(std::vector<Entry>& entries, uint64_t data_bytes, const std::string& path) {
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
-  uint64_t covered = 0;
-  for (const Entry& entry : entries) {
-    if (entry.end > data_bytes) {
-      fail_input("{}: tensor {}: its data ends at byte {} of {}; the file is cut off or damaged", path,
-                 shown(entry.name), entry.end, data_bytes);
-    }
-    if (entry.begin < covered) fail_input("{}: tensor {}: its data overlaps another's", path, shown(entry.name));
-    if (entry.begin > covered) {
-      fail_input("{}: tensor {}: {} unused bytes lie before its data", path, shown(entry.name), entry.begin - covered);
-    }
-    covered = entry.end;
-  }
-  if (covered != data_bytes) fail_input("{}: {} unused bytes lie after the last tensor", path, data_bytes - covered);
 }
 
 template <typename T, typename Widen>
@@ -159,7 +30,7 @@ void convert(const std::vector<char>& bytes, std::vector<float>& out, Widen wide
   }
 }
 
-Tensor read_tensor(std::ifstream& file, const Entry& entry, const std::string& path) {
+Tensor read_tensor(std::ifstream& file, const TensorEntry& entry, const std::string& path) {
   const auto bytes = static_cast<std::streamsize>(entry.end - entry.begin);
   Tensor tensor{entry.shape, std::vector<float>(static_cast<size_t>(entry.shape.elements()))};
   if (entry.dtype == "F32") {
@@ -178,8 +49,7 @@ Tensor read_tensor(std::ifstream& file, const Entry& entry, const std::string& p
 // An opened file whose header and layout have been checked; it stands where the data begins.
 struct OpenFile {
   std::ifstream file;
-  std::vector<Entry> entries;  // in the order of their data
-  std::map<std::string, std::string> metadata;
+  TensorLayout layout;
 };
 
 OpenFile open_file(const std::string& path) {
@@ -188,35 +58,15 @@ OpenFile open_file(const std::string& path) {
   if (!std::filesystem::exists(status)) fail_input("{}: no such file", path);
   if (!std::filesystem::is_regular_file(status)) fail_input("{}: not a file; name a safetensors file", path);
   const uint64_t file_bytes = std::filesystem::file_size(path, error);
-  OpenFile opened{.file = std::ifstream(path, std::ios::binary), .entries = {}, .metadata = {}};
-  auto& [file, entries, metadata] = opened;
+  OpenFile opened{.file = std::ifstream(path, std::ios::binary), .layout = {}};
+  auto& [file, layout] = opened;
   if (error || !file) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
-
-  uint64_t header_bytes = 0;
-  if (file_bytes < kLengthBytes) fail_input("{}: {} bytes are too few for a safetensors file", path, file_bytes);
-  file.read(reinterpret_cast<char*>(&header_bytes), kLengthBytes);
-  if (header_bytes > kLargestHeader || header_bytes > file_bytes - kLengthBytes) {
-    fail_input("{}: a header of {} bytes in a file of {}; not a safetensors file, or damaged", path, header_bytes,
-               file_bytes);
-  }
-  std::string text(header_bytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(header_bytes));
-  if (!file) fail_run("{}: the header cannot be read", path);
-
-  const json header = parse_header(text, path);
-  for (const auto& [name, value] : header.items()) {
-    if (name != "__metadata__") {
-      entries.push_back(parse_entry(name, value, path));
-      continue;
-    }
-    if (!value.is_object()) fail_input("{}: the header's __metadata__ is not an object", path);
-    for (const auto& [key, entry] : value.items()) {
-      if (!entry.is_string()) fail_input("{}: the header's __metadata__ {} is not a text", path, shown(key));
-      metadata[key] = entry.get<std::string>();
-    }
-  }
-  check_layout(entries, file_bytes - kLengthBytes - header_bytes, path);
-  for (const Entry& entry : entries) {
+  const auto take = [&file = file, &path](void* data, size_t bytes) {
+    file.read(static_cast<char*>(data), static_cast<std::streamsize>(bytes));
+    if (!file) fail_run("{}: the header cannot be read", path);
+  };
+  layout = take_layout(take, file_bytes, path);
+  for (const TensorEntry& entry : layout.entries) {
     const bool is_float = entry.dtype == "F32" || entry.dtype == "F64" || entry.dtype == "F16" || entry.dtype == "BF16";
     if (!is_float && !is_constant(entry.name)) {
       fail_input("{}: tensor {} is {}; F32, F64, F16 and BF16 can be read", path, shown(entry.name), entry.dtype);
@@ -229,17 +79,18 @@ OpenFile open_file(const std::string& path) {
 
 std::map<std::string, Shape> read_shapes(const std::string& path) {
   std::map<std::string, Shape> shapes;
-  for (const Entry& entry : open_file(path).entries) {
+  const OpenFile opened = open_file(path);
+  for (const TensorEntry& entry : opened.layout.entries) {
     if (!is_constant(entry.name)) shapes[entry.name] = entry.shape;
   }
   return shapes;
 }
 
 TensorFile read_safetensors(const std::string& path) {
-  auto [file, entries, metadata] = open_file(path);
+  auto [file, layout] = open_file(path);
   TensorFile result;
-  result.metadata = std::move(metadata);
-  for (const Entry& entry : entries) {
+  result.metadata = std::move(layout.metadata);
+  for (const TensorEntry& entry : layout.entries) {
     if (is_constant(entry.name)) {
       file.seekg(static_cast<std::streamoff>(entry.end - entry.begin), std::ios::cur);
     } else {

@@ -55,4 +55,14 @@ State initial_state(const graph::Graph& graph, uint64_t seed) {
   return state;
 }
 
+void merge(State& state, State& part) {
+  state.params.merge(part.params);
+  state.velocity.merge(part.velocity);
+  state.second_moment.merge(part.second_moment);
+  if (state.older.size() < part.older.size()) state.older.resize(part.older.size());
+  for (size_t age = 0; age < part.older.size(); ++age) state.older[age].merge(part.older[age]);
+  state.updates.merge(part.updates);
+  if (state.loss_scale.empty()) state.loss_scale = part.loss_scale;
+}
+
 }  // namespace millrace::state

@@ -23,9 +23,14 @@ struct State {
   // Of the optimizer; one that is missing is zero.
   std::map<std::string, Tensor> velocity;
   std::map<std::string, Tensor> second_moment = {};
+  // Asynchronous modes: the weights before the last update, before the one before that, and so on, as far back as the
+  // parameter's stage reads.
+  std::vector<std::map<std::string, Tensor>> older = {};
+  // Updates that a parameter has had; stages may differ where replicas take minibatches in turn.
+  std::map<std::string, int64_t> updates = {};
   // fp16: the scale, good steps since it last changed, steps left out; empty: as the job says
   std::vector<float> loss_scale = {};
-  int64_t step = 0;     // steps done
+  int64_t step = 0;     // the next one: where the data, the rates and all random numbers go on
   int64_t samples = 0;  // samples seen
   bool operator==(const State&) const = default;
 };
@@ -33,6 +38,9 @@ struct State {
 // Every parameter filled as its Init says. Its numbers depend on the seed and its name alone, not on the other
 // parameters, their order, or the number of threads.
 State initial_state(const graph::Graph& graph, uint64_t seed);
+
+// The tensors and counts of `part` that `state` does not have yet; `part` is left without them.
+void merge(State& state, State& part);
 
 // For another process of the same run: bytes as they lie in memory.
 std::string to_bytes(const State& state);

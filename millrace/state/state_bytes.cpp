@@ -64,6 +64,15 @@ std::string to_bytes(const State& state) {
   put_tensors(out, state.params);
   put_tensors(out, state.velocity);
   put_tensors(out, state.second_moment);
+  const uint64_t ages = state.older.size(), counted = state.updates.size();
+  put(out, &ages, sizeof ages);
+  for (const auto& tensors : state.older) put_tensors(out, tensors);
+  put(out, &counted, sizeof counted);
+  for (const auto& [name, updates] : state.updates) {
+    const int64_t sizes[] = {static_cast<int64_t>(name.size()), updates};
+    put(out, sizes, sizeof sizes);
+    out += name;
+  }
   const uint64_t count = state.loss_scale.size();
   put(out, &count, sizeof count);
   if (count > 0) put(out, state.loss_scale.data(), count * sizeof(float));
@@ -76,6 +85,17 @@ State state_from_bytes(const std::string& bytes) {
   state.params = reader.tensors();
   state.velocity = reader.tensors();
   state.second_moment = reader.tensors();
+  uint64_t ages = 0, counted = 0;
+  reader.take(&ages, sizeof ages);
+  for (uint64_t age = 0; age < ages; ++age) state.older.push_back(reader.tensors());
+  reader.take(&counted, sizeof counted);
+  for (uint64_t i = 0; i < counted; ++i) {
+    int64_t sizes[2];
+    reader.take(sizes, sizeof sizes);
+    std::string name(static_cast<size_t>(sizes[0]), '\0');
+    reader.take(name.data(), name.size());
+    state.updates[name] = sizes[1];
+  }
   uint64_t count = 0;
   reader.take(&count, sizeof count);
   state.loss_scale.resize(count);
