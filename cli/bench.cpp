@@ -130,6 +130,7 @@ void bench(const BenchArguments& arguments) {
   const int64_t steps = job.steps > 0 ? job.steps : 10;
   job.steps = arguments.warmup + steps + kTimedSteps;
   job.eval.every_epochs = 0;
+  job.checkpoint = {};
   job.data.test_samples = 0;
   if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
 

@@ -4,20 +4,37 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "millrace/job/job.h"
 
 namespace millrace::cli {
 
-using Action = std::function<void()>;
+// Returns the exit code where a command ends in more ways than well or with an error.
+struct Action : std::function<int()> {
+  Action() = default;
+  template <typename Work>
+  Action& operator=(Work work) {
+    if constexpr (std::is_same_v<decltype(work()), int>) {
+      std::function<int()>::operator=(std::move(work));
+    } else {
+      std::function<int()>::operator=([work = std::move(work)] {
+        work();
+        return 0;
+      });
+    }
+    return *this;
+  }
+};
 
 // What every command that takes a job takes.
 struct JobArguments {
   std::string path;
   std::string plan;
   std::vector<std::string> sets;
-  void declare(CLI::App& command);
+  void declare(CLI::App& command, bool required = true);
   // The file, then the plan, then --set.
   job::Job read() const;
 };
@@ -37,5 +54,6 @@ void declare_reproduce(CLI::App& app, Action& action);
 void declare_convert(CLI::App& app, Action& action);
 void declare_data(CLI::App& app, Action& action);
 void declare_export(CLI::App& app, Action& action);
+void declare_checkpoint(CLI::App& app, Action& action);
 
 }  // namespace millrace::cli

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "cli/commands.h"
+#include "cli/export_params.h"
 #include "millrace/base/error.h"
 #include "millrace/job/reader.h"
 #include "millrace/model/model.h"
@@ -70,15 +71,18 @@ void make_directory(const fs::path& path) {
 }
 
 void export_run(const ExportArguments& arguments) {
-  const fs::path out(arguments.out);
-  const bool to_file = out.extension() == ".safetensors" && !fs::is_directory(out);
   const Trained trained = find_trained(arguments);
   // The file that the run itself began with may be gone by now.
   const job::Job job = job::read_job(trained.job.string(), {"model.init="});
   const graph::Graph graph = model::build(job.model, 1, 0);
-  const nlohmann::ordered_json config = state::model_config(graph);
-  state::State state = read_trained(trained, graph);
+  export_params(graph, job.model.name, read_trained(trained, graph), arguments.out);
+}
 
+}  // namespace
+
+void export_params(const graph::Graph& graph, const std::string& model, state::State state, const fs::path& out) {
+  const bool to_file = out.extension() == ".safetensors" && !fs::is_directory(out);
+  const nlohmann::ordered_json config = state::model_config(graph);
   if (!to_file) make_directory(out);
   const fs::path params_file = to_file ? out : out / "model.safetensors", config_file = out / "config.json";
   const bool writes_config = !to_file && !config.is_null();
@@ -87,7 +91,7 @@ void export_run(const ExportArguments& arguments) {
   state::write_params(params_file.string(), graph, std::move(state.params));
   if (writes_config) report::write_file(config_file, config.dump(2) + "\n");
 
-  const std::string what = config.is_null() ? job.model.name : config["architectures"][0].get<std::string>();
+  const std::string what = config.is_null() ? model : config["architectures"][0].get<std::string>();
   fmt::print("{}: {}, {} parameters\n", params_file.string(), what, report::human_large(graph.trainable_elements()));
   if (writes_config) {
     fmt::print("{}: load both with transformers' {}.from_pretrained(\"{}\")\n", config_file.string(), what,
@@ -98,8 +102,6 @@ void export_run(const ExportArguments& arguments) {
     fmt::print("no config.json: -o DIR writes one for transformers' from_pretrained\n");
   }
 }
-
-}  // namespace
 
 void declare_export(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<ExportArguments>();

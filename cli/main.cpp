@@ -19,8 +19,8 @@
 
 namespace millrace::cli {
 
-void JobArguments::declare(CLI::App& command) {
-  command.add_option("JOB", path, "The job file (YAML)")->required()->type_name("FILE");
+void JobArguments::declare(CLI::App& command, bool required) {
+  command.add_option("JOB", path, "The job file (YAML)")->required(required)->type_name("FILE");
   command.add_option("--set", sets, "Set a key of the job: --set batch=64 --set optimizer.lr=0.1")
       ->type_name("KEY=VALUE")
       ->take_all()
@@ -123,6 +123,7 @@ int run(int argc, char** argv) {
   declare_convert(app, action);
   declare_data(app, action);
   declare_export(app, action);
+  declare_checkpoint(app, action);
   CLI::App* keys = app.add_subcommand("keys", "List every key of a job file with its default and meaning");
   keys->callback([&] { action = [] { fmt::print("{}", job::describe_keys()); }; });
   try {
@@ -132,8 +133,7 @@ int run(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   end_line_on_interrupt();
-  action();
-  return 0;
+  return action();
 }
 
 }  // namespace

@@ -39,15 +39,20 @@ void together(std::unique_ptr<comm::Process>& process, Work&& work) {
   throw std::runtime_error(first.substr(1));
 }
 
-// Process 0 reads the job file; the others need not have it.
-inline job::Job read_job_together(std::unique_ptr<comm::Process>& process, const JobArguments& arguments) {
+// Process 0 reads the job; the others need not have its file.
+template <typename Read>
+job::Job read_job_together(std::unique_ptr<comm::Process>& process, const std::string& name, Read&& read) {
   job::Job job;
   together(process, [&] {
-    if (process->rank() == 0) job = arguments.read();
+    if (process->rank() == 0) job = read();
   });
   if (process->size() == 1) return job;
   const std::string text = process->broadcast(process->rank() == 0 ? job::to_yaml(job) : std::string());
-  return process->rank() == 0 ? job : job::parse_job(text, arguments.path, {});
+  return process->rank() == 0 ? job : job::parse_job(text, name, {});
+}
+
+inline job::Job read_job_together(std::unique_ptr<comm::Process>& process, const JobArguments& arguments) {
+  return read_job_together(process, arguments.path, [&] { return arguments.read(); });
 }
 
 }  // namespace millrace::cli

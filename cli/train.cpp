@@ -2,13 +2,17 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/end_request.h"
 #include "cli/measure.h"
 #include "cli/planning.h"
+#include "cli/resume.h"
+#include "cli/supervise.h"
 #include "cli/together.h"
 #include "millrace/base/error.h"
 #include "millrace/job/fields.h"
@@ -21,6 +25,7 @@
 #include "millrace/report/units.h"
 #include "millrace/runtime/replay.h"
 #include "millrace/runtime/training.h"
+#include "millrace/state/checkpoint.h"
 #include "millrace/state/params_file.h"
 
 namespace millrace::cli {
@@ -28,6 +33,8 @@ namespace {
 
 struct TrainArguments {
   JobArguments job;
+  ResumeArguments resume;
+  Supervision supervision;
   std::string out;
   std::string json;
   bool overwrite = false;
@@ -51,8 +58,14 @@ std::vector<report::Figure> figures_of(const job::Model& model, const std::vecto
 // Draws progress and writes metrics.jsonl while the job runs.
 class Watcher {
  public:
-  Watcher(const job::Job& job, const runtime::Training& training, const report::RunDirectory& directory)
-      : model_(job.model), training_(training), log_(directory), shows_epochs_(job.data.train_samples > 0) {
+  Watcher(const job::Job& job, comm::Process& process, const runtime::Training& training,
+          const report::RunDirectory& directory)
+      : model_(job.model),
+        training_(training),
+        log_(directory, training.first_step(), static_cast<double>(training.first_step()) / training.steps_per_epoch()),
+        checkpoints_(std::filesystem::absolute(directory.path() / "checkpoints")),
+        shows_epochs_(job.data.train_samples > 0),
+        end_request_(process, [this](const std::string& line) { progress_.note(line); }) {
     shown_.phase = "train";
     shown_.steps = training.total_steps();
     if (job.steps == 0) shown_.epochs = static_cast<int64_t>(job.epochs + 0.999);
@@ -62,6 +75,9 @@ class Watcher {
     runtime::Observer observer;
     observer.on_step = [this](const runtime::StepReport& step) { on_step(step); };
     observer.on_evaluation = [this](double epoch, const runtime::Metrics& metrics) { on_evaluation(epoch, metrics); };
+    observer.on_note = [this](const std::string& line) { progress_.note(line); };
+    observer.wants_to_end = [this] { return end_request_.asked(); };
+    observer.checkpoints = checkpoints_;
     observer.stop_if_diverged = true;
     return observer;
   }
@@ -74,7 +90,7 @@ class Watcher {
     step_ms_.push_back(step.seconds * 1e3);
     pace_.step(step.seconds, step.samples);
     // A single batch is noisy: what is shown follows the last twenty or so.
-    const double keep = step.step == 0 ? 0.0 : 0.95;
+    const double keep = shown_.loss ? 0.95 : 0.0;
     const double accuracy = step.metrics.rows > 0 ? step.metrics.top1 / step.metrics.rows : 0;
     shown_.loss = keep * shown_.loss.value_or(0) + (1 - keep) * step.metrics.loss();
     shown_.accuracy = keep * shown_.accuracy.value_or(0) + (1 - keep) * accuracy;
@@ -84,12 +100,12 @@ class Watcher {
     shown_.step = step.step + 1;
     shown_.samples_per_s = pace_.samples_per_s();
     shown_.seconds_left = pace_.seconds_left(training_.total_steps() - step.step - 1);
-    log_.append({{"step", step.step},
-                 {"epoch", step.epoch},
-                 {"loss", step.metrics.loss()},
-                 {"top1", accuracy},
-                 {"lr", step.learning_rate},
-                 {"seconds", step.seconds}});
+    append({{"step", step.step},
+            {"epoch", step.epoch},
+            {"loss", step.metrics.loss()},
+            {"top1", accuracy},
+            {"lr", step.learning_rate},
+            {"seconds", step.seconds}});
     progress_.update(shown_);  // what was seen is on record, should the run be stopped now
   }
 
@@ -106,26 +122,34 @@ class Watcher {
       record["test_" + figure.name] = figure.value;
     }
     progress_.note(line);
-    log_.append(record);
+    append(record);
+  }
+
+  // A full disk does not end the training; it is said once.
+  void append(const nlohmann::ordered_json& record) {
+    const std::string failure = log_.append(record);
+    if (!failure.empty() && !log_failed_) progress_.note(failure + "; training goes on");
+    log_failed_ = !failure.empty();
   }
 
   const job::Model& model_;
   const runtime::Training& training_;
   report::MetricsLog log_;
+  bool log_failed_ = false;
+  const std::filesystem::path checkpoints_;
   const bool shows_epochs_;  // not where every step sees the same batch
   report::Progress progress_;
   report::ProgressState shown_;
   report::Pace pace_;
   std::vector<double> step_ms_;
+  EndRequest end_request_;
 };
 
-report::ParallelRun parallel_run(const job::Job& job, runtime::Training& training, bool diverged) {
+report::ParallelRun parallel_run(const job::Job& job, runtime::Training& training) {
   report::ParallelRun run;
   run.mode = job::find_field("parallel.mode")->write(job);
   for (const int versions : training.plan().pipeline.versions) run.weight_delay.push_back(versions - 1);
-  // Other processes have left a run that diverged, and cannot be asked.
-  const bool all_here = static_cast<int>(training.num_workers()) == training.plan().pipeline.num_workers;
-  if (!diverged || all_here) run.workers = training.records();
+  run.workers = training.records();
   return run;
 }
 
@@ -141,27 +165,41 @@ report::Summary summarise(const job::Job& job, runtime::Training& training, cons
   summary.parameters = training.parameters();
   summary.steps = result.steps;
   summary.samples = result.samples;
-  summary.samples_per_s = static_cast<double>(result.samples) / result.train_s;
+  summary.first_step = training.first_step();
+  summary.stopped = result.stopped;
+  summary.rollbacks = result.rollbacks;
+  summary.failed_saves = result.failed_saves;
+  summary.save_wait_s = result.save_wait_s;
+  summary.samples_per_s = result.train_s > 0 ? static_cast<double>(result.own_samples) / result.train_s : 0;
   summary.step_ms = report::percentiles(step_ms);
   summary.gflops = training.step_flops() / summary.step_ms.p50 * 1e-6;
-  summary.data_wait_share = result.data_wait_s / result.train_s;
+  summary.data_wait_share = result.train_s > 0 ? result.data_wait_s / result.train_s : 0;
   summary.peak_bytes = memory.peak(training);
-  summary.parallel = parallel_run(job, training, result.diverged);
+  summary.parallel = parallel_run(job, training);
   summary.skipped = report::all_skipped(summary.parallel.workers);
   summary.parallel.replay = runtime::replay(training.plan(), training.shape(), summary.parallel.workers);
-  summary.parallel.step_s = result.train_s / static_cast<double>(std::max<int64_t>(result.steps, 1));
+  summary.parallel.step_s = result.train_s / static_cast<double>(std::max<int64_t>(result.own_steps, 1));
   summary.diverged = result.diverged;
   summary.loss = result.last.loss();
   summary.accuracy = accuracy_of(result.evaluation);
   if (result.evaluation) summary.figures = figures_of(job.model, training.figure_names(), *result.evaluation);
-  if (static_cast<double>(result.steps) >= training.steps_per_epoch()) {
-    summary.epoch_s = result.train_s / static_cast<double>(result.steps) * training.steps_per_epoch();
+  if (static_cast<double>(result.own_steps) >= training.steps_per_epoch()) {
+    summary.epoch_s = summary.parallel.step_s * training.steps_per_epoch();
   }
   return summary;
 }
 
-void check_outputs(const TrainArguments& arguments) {
-  if (arguments.out.empty()) {
+// Of process 0.
+struct Start {
+  std::optional<Resumed> resumed;
+  bool goes_on = false;  // in the run's own directory
+  std::string plan_json;
+};
+
+void check_outputs(const TrainArguments& arguments, const Start& start) {
+  if (start.goes_on) {
+    set_aside_later_checkpoints(*start.resumed, arguments.overwrite);
+  } else if (arguments.out.empty()) {
     report::check_run_directory("runs", true);  // a numbered directory in it
   } else {
     report::check_run_directory(arguments.out, arguments.overwrite);
@@ -169,16 +207,21 @@ void check_outputs(const TrainArguments& arguments) {
   if (!arguments.json.empty()) report::check_file(arguments.json, "--json");
 }
 
-// Process 0 of several, or the only one.
-void train_and_report(const TrainArguments& arguments, const job::Job& job, const std::string& plan_json,
-                      runtime::Training& training, const MemoryMeter& memory) {
-  const report::RunDirectory directory = arguments.out.empty()
-                                             ? report::RunDirectory::create_numbered(job.name)
-                                             : report::RunDirectory::create(arguments.out, arguments.overwrite);
-  directory.write("job.yaml", job::to_yaml(job));
-  if (!plan_json.empty()) directory.write("plan.json", plan_json);
+report::RunDirectory open_directory(const TrainArguments& arguments, const job::Job& job, const Start& start) {
+  if (start.goes_on) return report::RunDirectory::open(start.resumed->run);
+  return arguments.out.empty() ? report::RunDirectory::create_numbered(job.name)
+                               : report::RunDirectory::create(arguments.out, arguments.overwrite);
+}
+
+void print_beginning(const job::Job& job, const Start& start, const runtime::Training& training,
+                     const report::RunDirectory& directory) {
+  if (start.resumed) {
+    fmt::print("going on from {}\n", start.resumed->checkpoint.directory.string());
+    for (const std::string& note : start.resumed->notes) fmt::print("  {}\n", note);
+  }
   fmt::print("{}: {}, {} parameters, batch {}, {}, {} planned; writing to {}\n", job.name, job.model.name,
-             report::human_large(training.parameters()), job.batch, report::counted(training.total_steps(), "step"),
+             report::human_large(training.parameters()), job.batch,
+             report::counted(training.total_steps() - training.first_step(), "step"),
              report::human_bytes(static_cast<int64_t>(training.planned_bytes())), directory.path().string());
   if (training.remakes_blocks() && job.parallel.recompute == job::Recompute::Auto) {
     fmt::print("memory is short: blocks are computed again before their backward (memory.recompute: off keeps them)\n");
@@ -186,14 +229,24 @@ void train_and_report(const TrainArguments& arguments, const job::Job& job, cons
   for (const std::string& note : training.init_notes()) fmt::print("{}: {}\n", job.model.init, note);
   if (training.plan().pipeline.num_workers > 1) fmt::print("{}", plan::to_text(training.plan(), training.graph()));
   std::fflush(stdout);
+}
 
-  Watcher watcher(job, training, directory);
+// Process 0 of several, or the only one.
+int train_and_report(const TrainArguments& arguments, const job::Job& job, const Start& start, comm::Process& process,
+                     runtime::Training& training, const MemoryMeter& memory) {
+  const report::RunDirectory directory = open_directory(arguments, job, start);
+  directory.write("job.yaml", job::to_yaml(job));
+  if (!start.plan_json.empty()) directory.write("plan.json", start.plan_json);
+  print_beginning(job, start, training, directory);
+
+  Watcher watcher(job, process, training, directory);
   const runtime::TrainingResult result = training.run(watcher.observer());
   watcher.finish();
 
   const report::Summary summary = summarise(job, training, result, watcher.step_ms(), memory);
-  if (!result.diverged) {
-    state::write_params(directory.path() / "model.safetensors", training.graph(), training.state().params);
+  const state::State state = training.state();
+  if (!result.diverged && !result.stopped) {
+    state::write_params(directory.path() / "model.safetensors", training.graph(), state.params);
   }
   const std::string json = report::to_json(summary).dump(2) + "\n";
   directory.write("summary.json", json);
@@ -203,34 +256,148 @@ void train_and_report(const TrainArguments& arguments, const job::Job& job, cons
     fail_run("{}: diverged at step {} of {}: its loss is {}; write a smaller optimizer.lr or a longer warm-up",
              job.name, result.steps, training.total_steps(), report::human_loss(result.last.loss()));
   }
+  if (result.stopped) {
+    if (result.saved_step < result.steps) {
+      fail_run("{}: ended at step {} of {}, and its state could not be saved: {}", job.name, result.steps,
+               training.total_steps(),
+               result.failed_saves.empty() ? "nothing was done yet" : result.failed_saves.back());
+    }
+    fmt::print("saved at step {} of {}; go on with: millrace train --resume {}\n", result.steps, training.total_steps(),
+               directory.path().string());
+    return kSavedAndEnded;
+  }
   fmt::print("{}", report::render_table(summary));
+  return 0;
 }
 
-void train(const TrainArguments& arguments) {
-  std::unique_ptr<comm::Process> process = comm::make_process();
-  job::Job job = read_job_together(process, arguments.job);
-  std::string plan_json;
-  together(process, [&] {
-    if (process->rank() == 0) check_outputs(arguments);
-    if (!arguments.job.plan.empty() && process->rank() == 0) {
-      plan_json = job::read_small_file(arguments.job.plan, "plan");
+void check_position(const Resumed& resumed, const runtime::Training& training) {
+  const state::Manifest& manifest = resumed.checkpoint.manifest;
+  if (manifest.train_samples != training.train_samples()) {
+    fail_input("{} was made with {} samples of training data, now there are {}; name the same data",
+               resumed.checkpoint.directory.string(), manifest.train_samples, training.train_samples());
+  }
+  if (manifest.step >= training.total_steps()) {
+    fail_input("{} is at step {} of {}: nothing is left to do; write --set steps={} or more epochs",
+               resumed.checkpoint.directory.string(), manifest.step, training.total_steps(), 2 * manifest.step);
+  }
+}
+
+// The job and, on process 0, where it goes on from.
+job::Job read_together(std::unique_ptr<comm::Process>& process, const TrainArguments& arguments, Start& start) {
+  const bool resumes = !arguments.resume.from.empty();
+  return read_job_together(process, resumes ? arguments.resume.from : arguments.job.path, [&] {
+    if (!resumes && arguments.job.path.empty()) {
+      fail_input("train: JOB is missing; write millrace train job.yaml, or --resume RUN; see millrace train --help");
     }
-    job = resolve_auto(*process, job, plan_json);
+    if (!resumes) return arguments.job.read();
+    start.resumed = resume(arguments.resume, arguments.job);
+    start.goes_on = arguments.out.empty() && !start.resumed->run.empty();
+    return start.resumed->job;
   });
+}
+
+int train(const TrainArguments& arguments) {
+  std::unique_ptr<comm::Process> process = comm::make_process();
+  Start start;
+  job::Job job = read_together(process, arguments, start);
+  together(process, [&] {
+    if (process->rank() != 0) return;
+    check_outputs(arguments, start);
+    if (!arguments.job.plan.empty()) start.plan_json = job::read_small_file(arguments.job.plan, "plan");
+  });
+  together(process, [&] { job = resolve_auto(*process, job, start.plan_json); });
+  const std::string checkpoint = process->broadcast(
+      start.resumed ? std::filesystem::absolute(start.resumed->checkpoint.directory).string() : std::string());
   const MemoryMeter memory(job);
   std::unique_ptr<runtime::Training> training;
   together(process, [&] {
     const runtime::OnMeasure announce = process->rank() == 0 ? announce_measuring() : runtime::OnMeasure();
-    training = std::make_unique<runtime::Training>(job, *process, machine_limit(job), announce);
+    runtime::StateReader reader;
+    if (!checkpoint.empty()) {
+      reader = [&](const runtime::Session::Wanted& wanted) {
+        return state::read_state(checkpoint, state::read_manifest(checkpoint), wanted);
+      };
+    }
+    auto made = std::make_unique<runtime::Training>(job, *process, machine_limit(job), announce, reader);
+    if (start.resumed) check_position(*start.resumed, *made);
+    training = std::move(made);  // what fails is gone before the process is
   });
-  if (process->rank() == 0) {
-    train_and_report(arguments, job, plan_json, *training, memory);
-  } else {
-    // What process 0 asks for, in its order.
-    training->run({});
-    training->records();
-    training->state();
+  if (process->rank() == 0) return train_and_report(arguments, job, start, *process, *training, memory);
+  // What process 0 asks for, in its order.
+  const EndRequest ignored(*process, [](const std::string&) {});
+  training->run({});
+  training->records();
+  training->state();
+  return 0;
+}
+
+bool is_supervised(const Supervision& how) {
+  return how.restarts > 0 || how.elastic || how.workers > 0 || !how.hosts.empty() || !how.launcher.empty();
+}
+
+// The same command again, in a child that is watched.
+int train_supervised(const TrainArguments& arguments) {
+  if (!comm::is_first_process()) throw SilentExit();  // under mpirun, which is refused: once
+  check_supervision(arguments.supervision);
+  const bool resumes = !arguments.resume.from.empty();
+  std::filesystem::path run = arguments.out;
+  if (run.empty() && resumes) {
+    const std::filesystem::path from = arguments.resume.from;
+    const bool is_checkpoint = std::filesystem::exists(from / "manifest.json");
+    run = is_checkpoint                      ? from.parent_path().parent_path()
+          : from.filename() == "checkpoints" ? from.parent_path()
+                                             : from;
   }
+  if (!resumes) {
+    const job::Job job = arguments.job.read();  // what cannot be read is refused before anything is started
+    if (run.empty()) run = report::RunDirectory::next_numbered(job.name);
+  }
+  std::vector<std::string> words{"train"};
+  auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {option, value});
+  };
+  if (!arguments.job.path.empty()) words.push_back(arguments.job.path);
+  for (const std::string& set : arguments.job.sets) add("--set", set);
+  add("--plan", arguments.job.plan);
+  add("--resume", arguments.resume.from);
+  if (arguments.resume.fallback) words.emplace_back("--fallback");
+  if (!resumes || !arguments.out.empty()) add("--out", run.string());
+  if (arguments.overwrite) words.emplace_back("--overwrite");
+  add("--json", arguments.json);
+  return supervise(arguments.supervision, std::filesystem::read_symlink("/proc/self/exe").string(), words, run);
+}
+
+void declare_supervision(CLI::App& command, Supervision& how) {
+  command.add_option("--restarts", how.restarts, "Start again from the newest checkpoint after a fault, so many times")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--hosts", how.hosts, "Run under mpirun on these hosts, a worker for each slot: a:2,b:2")
+      ->type_name("HOST[:SLOTS],...")
+      ->check(not_empty("a:2,b:2"));
+  command
+      .add_option("--workers", how.workers,
+                  "Run under mpirun on this host, so many workers; more than it has cores need --launcher\n"
+                  "'mpirun --oversubscribe --bind-to none'")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  command.add_flag("--elastic", how.elastic,
+                   "With --restarts: go on with the workers that are left, plan anew for them,\n"
+                   "and take those back that return");
+  command.add_option("--launcher", how.launcher, "In place of mpirun, with its options: 'mpirun --mca btl tcp,self'")
+      ->type_name("COMMAND")
+      ->check(not_empty("'mpirun --mca btl tcp,self'"));
+  command.add_option("--hang-after", how.hang_after_s, "Without a step for so long it hangs, which is a fault")
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  command.add_option("--probe-every", how.probe_every_s, "How often lost hosts are asked whether they are back")
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  command.add_option("--backoff", how.backoff_s, "Before the first restart; doubled for each that comes no further")
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  command.add_option("--grace", how.grace_s, "Between asking a hanging run to end and killing it")
+      ->type_name("SECONDS")
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -238,7 +405,11 @@ void train(const TrainArguments& arguments) {
 void declare_train(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand("train", "Train a model");
-  arguments->job.declare(*command);
+  arguments->job.declare(*command, /*required=*/false);
+  command->add_option("--resume", arguments->resume.from, "Go on with a run, from its newest checkpoint or one of them")
+      ->type_name("RUN")
+      ->check(not_empty("runs/first"));
+  command->add_flag("--fallback", arguments->resume.fallback, "Pass over damaged checkpoints");
   command->add_option("--out", arguments->out, "The run directory (default: runs/<job>-<n>)")
       ->type_name("DIR")
       ->check(not_empty("runs/first"));
@@ -246,11 +417,18 @@ void declare_train(CLI::App& app, Action& action) {
   command->add_option("--json", arguments->json, "Also write the summary here")
       ->type_name("FILE")
       ->check(not_empty("summary.json"));
+  declare_supervision(*command, arguments->supervision);
   command->footer(
-      "A run directory holds job.yaml (as resolved), metrics.jsonl, model.safetensors, summary.json and trace.json\n"
-      "(what each worker did and when, for ui.perfetto.dev).\n"
+      "A run directory holds job.yaml (as resolved), metrics.jsonl, model.safetensors, summary.json, trace.json (what\n"
+      "each worker did and when, for ui.perfetto.dev) and, with checkpoint.every, checkpoints.\n"
+      "SIGTERM, SIGUSR1 and Ctrl-C twice save a checkpoint and end with exit code 75; --resume goes on exactly there,\n"
+      "on the same or another plan.\n"
       "`millrace keys` lists every key of a job.");
-  command->callback([arguments, &action] { action = [arguments] { train(*arguments); }; });
+  command->callback([arguments, &action] {
+    action = [arguments] {
+      return is_supervised(arguments->supervision) ? train_supervised(*arguments) : train(*arguments);
+    };
+  });
 }
 
 }  // namespace millrace::cli

@@ -7,11 +7,12 @@
 
 namespace millrace::comm {
 
-bool is_started_by_mpi() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
-    if (std::getenv(name)) return true;
+// One process under mpirun is as good as none: its workers are threads.
+bool is_one_of_several() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    if (const char* size = std::getenv(name)) return std::string_view(size) != "1";
   }
-  return false;
+  return std::getenv("PMIX_RANK") != nullptr;
 }
 
 bool is_first_process() {
@@ -26,6 +27,6 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
-std::unique_ptr<Process> make_process() { return is_started_by_mpi() ? make_mpi_process() : make_local_process(); }
+std::unique_ptr<Process> make_process() { return is_one_of_several() ? make_mpi_process() : make_local_process(); }
 
 }  // namespace millrace::comm

@@ -11,15 +11,18 @@
 
 #include "millrace/backend/memory.h"
 #include "millrace/comm/endpoint.h"
+#include "millrace/comm/orders.h"
 
 namespace millrace::comm {
 
 // What a worker tells process 0 while training goes on.
 struct Event {
-  int64_t number = 0;  // the step, or the evaluation
+  enum class Kind : int32_t { Step, Evaluation, Saved };
+  int64_t number = 0;  // the step, or that before which was evaluated or saved
   int part = 0;        // which of those that tell of it
-  bool is_evaluation = false;
+  Kind kind = Kind::Step;
   std::array<double, 8> values{};
+  std::array<char, 240> failure{};                // of saving: why it could not be; empty: it could
   std::chrono::steady_clock::time_point at = {};  // when process 0 learned of it; set on the way
 };
 
@@ -40,6 +43,11 @@ class Process {
   // On process 0: the next event, or nothing after the wait. Throws Aborted.
   virtual std::optional<Event> next_event(std::chrono::milliseconds wait) = 0;
 
+  // On process 0: for the workers of all processes.
+  virtual void order(const Order& order) = 0;
+  virtual void grant(int64_t step) = 0;  // those before it may be begun
+  virtual OrderBook& orders() = 0;       // this process's copy
+
   // Together with all other processes: everyone's text to process 0 (empty elsewhere); process 0's text to everyone.
   virtual std::vector<std::string> gather(const std::string& text) = 0;
   virtual std::string broadcast(const std::string& text) = 0;
@@ -49,6 +57,14 @@ class Process {
 
   // What its worker is doing, for messages when it is lost; asked from another thread.
   virtual void show(std::function<std::string()> /*doing*/) {}
+
+  // Others that are not heard of for so long are lost.
+  virtual void set_silence(double /*seconds*/) {}
+
+  // Several processes: a SIGTERM that comes while none of them is lost no longer ends this one, but is told here.
+  // (mpirun sends the same signal when a process has died.)
+  virtual void keep_term_signal() {}
+  virtual bool term_was_asked() const { return false; }
 };
 
 // Under mpirun or srun one of several, otherwise on its own.

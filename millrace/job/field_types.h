@@ -218,4 +218,44 @@ Field choice(const std::string& key, std::vector<std::pair<std::string, T>> name
   return field;
 }
 
+// "500 steps", "10 min", "1 epoch", "off".
+template <typename... Path>
+Field period(const std::string& key, const std::string& example, const std::string& doc, Path... path) {
+  Field field = named(key, doc, example);
+  field.read = [=](Job& job, std::string_view text, std::string_view assign) -> std::string {
+    using Unit = Period::Unit;
+    text = trimmed(text);
+    Period read;
+    const size_t space = text.find(' ');
+    const std::string_view unit = space == std::string_view::npos ? "" : trimmed(text.substr(space));
+    if (unit == "step" || unit == "steps") read.unit = Unit::Steps;
+    if (unit == "min" || unit == "minute" || unit == "minutes") read.unit = Unit::Minutes;
+    if (unit == "epoch" || unit == "epochs") read.unit = Unit::Epochs;
+    const bool fits =
+        text == "off" || (read.unit != Unit::Off && parse_number(text.substr(0, space), read.count) == NumberFault::Ok);
+    if (!fits) {
+      return fmt::format("{0}: {1} is no period; write e.g. {0}{2}{3}, 10 min, 1 epoch or off", key, in_quotes(text),
+                         assign, example);
+    }
+    follow(job, path...) = read;
+    return {};
+  };
+  field.write = [=](const Job& job) -> std::string {
+    const Period& period = follow(job, path...);
+    static constexpr const char* kUnits[] = {"off", "steps", "min", "epochs"};
+    const char* unit = kUnits[static_cast<int>(period.unit)];
+    return period.unit == Period::Unit::Off ? unit : fmt::format("{} {}", period.count, unit);
+  };
+  field.fault = [=](const Job& job) -> std::string {
+    const Period& period = follow(job, path...);
+    if (period.unit == Period::Unit::Off) return {};
+    const bool whole =
+        period.unit != Period::Unit::Steps || period.count == static_cast<double>(static_cast<int64_t>(period.count));
+    if (period.count > 0 && period.count <= 1e12 && whole) return {};
+    return fmt::format("{} is {}; it must be more than 0{}", key, period.count,
+                       period.unit == Period::Unit::Steps ? " and a whole number of steps" : "");
+  };
+  return field;
+}
+
 }  // namespace millrace::job

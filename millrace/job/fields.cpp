@@ -75,6 +75,9 @@ std::vector<Field> make_fields() {
           {"fp64"}, "of values and gradients; fp16 and bf16 keep fp32 master weights; tf32: fp32 values",
           &Job::precision),
       flag("deterministic", "cuda: only algorithms that give the same bits every time", &Job::deterministic),
+      choice<OnDivergence>("on_divergence", {{"stop", OnDivergence::Stop}, {"rollback", OnDivergence::Rollback}}, {},
+                           "a loss that is not finite: stop, or back to the last checkpoint and past the data since",
+                           &Job::on_divergence),
 
       choice<std::string>(
           "model.name",
@@ -213,6 +216,20 @@ std::vector<Field> make_fields() {
                      "epochs between evaluations, at least one step; 0: only at the end", &Job::eval,
                      &Eval::every_epochs),
 
+      period("checkpoint.every", "500 steps",
+             "how often the state is saved: so many steps, min or epochs; off: only when the run is asked to end",
+             &Job::checkpoint, &Checkpoint::every),
+      number<int>("checkpoint.keep", {1, 1'000'000}, "3", "the newest so many checkpoints are kept", &Job::checkpoint,
+                  &Checkpoint::keep),
+      choice<Best>("checkpoint.best", {{"off", Best::Off}, {"loss", Best::Loss}, {"top1", Best::Top1}}, {},
+                   "the checkpoint of the best evaluation is kept besides, judged by this", &Job::checkpoint,
+                   &Checkpoint::best),
+      number<double>("divergence.spike", positive_or_zero, "3",
+                     "a loss so many times the mean of the last 50 steps is a divergence too; 0: not", &Job::divergence,
+                     &Divergence::spike),
+      number<int>("divergence.rollbacks", {1, 1'000'000}, "3", "after so many the run stops", &Job::divergence,
+                  &Divergence::rollbacks),
+
       choice<Mode>("parallel.mode",
                    {{"dp", Mode::Dp},
                     {"gpipe", Mode::GPipe},
@@ -259,6 +276,9 @@ std::vector<Field> make_fields() {
       free_text("parallel.cluster", "clusters/v100-8x1.yaml",
                 "auto: the cluster to plan for; empty: the workers there are, measured", &Job::parallel, &P::cluster),
       flag("parallel.stale", "auto: may also choose pipedream and ssp", &Job::parallel, &P::stale),
+      number<double>("parallel.silence_s", {1, 1e6}, "8",
+                     "a process that is not heard of for so many seconds is lost, and the job ends", &Job::parallel,
+                     &P::silence_s),
 
       choice<Recompute>("memory.recompute",
                         {{"auto", Recompute::Auto},

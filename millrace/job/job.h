@@ -153,6 +153,33 @@ struct Eval {
   bool operator==(const Eval&) const = default;
 };
 
+// "500 steps", "10 min", "1 epoch" or "off".
+struct Period {
+  enum class Unit { Off, Steps, Minutes, Epochs };
+  Unit unit = Unit::Off;
+  double count = 0;
+  bool operator==(const Period&) const = default;
+};
+
+enum class Best { Off, Loss, Top1 };
+struct Checkpoint {
+  Period every = {};
+  int keep = 3;           // the newest so many
+  Best best = Best::Off;  // the best of all evaluations is kept besides, judged by this
+  bool operator==(const Checkpoint&) const = default;
+};
+
+// What happens when the loss is not finite, or far above what it was.
+enum class OnDivergence {
+  Stop,
+  Rollback,  // the state of the last checkpoint, and on with the data behind what was met since
+};
+struct Divergence {
+  double spike = 0;   // a loss so many times the mean of the last 50 steps; 0: only one that is not finite
+  int rollbacks = 3;  // then it stops after all
+  bool operator==(const Divergence&) const = default;
+};
+
 // How a model is spread over workers. A worker is one device (node:device) that runs its own list of actions; a stage
 // is a slice of the model; a replica is a copy of a stage on a worker.
 enum class Mode {
@@ -193,6 +220,7 @@ struct Parallel {
   double bucket_mib = 25;    // gradients are reduced over replicas in pieces of about this size
   std::string cluster = {};  // auto: the cluster file to plan for; empty: the workers there are, measured
   bool stale = false;        // auto: modes that update without waiting may be chosen too
+  double silence_s = 8;      // a process that is not heard of for so long is lost
   bool operator==(const Parallel&) const = default;
 };
 
@@ -220,6 +248,9 @@ struct Job {
   Loss loss;
   LossScale loss_scale;
   Eval eval;
+  Checkpoint checkpoint;
+  OnDivergence on_divergence = OnDivergence::Stop;
+  Divergence divergence;
   Parallel parallel;
   BackendOptions backend;
   bool operator==(const Job&) const = default;

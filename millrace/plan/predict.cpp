@@ -11,6 +11,7 @@
 #include "millrace/data/dataset.h"
 #include "millrace/model/model.h"
 #include "millrace/plan/loading.h"
+#include "millrace/plan/saving.h"
 #include "millrace/plan/stage_memory.h"
 #include "millrace/profile/describe.h"
 #include "millrace/schedule/steady.h"
@@ -147,7 +148,8 @@ class Predictor {
                         recomputes(stage)});
       if (memory.total() > predicted.memory.total()) predicted.memory = memory;
       made_.worker_bytes[worker] +=
-          memory.total() + static_cast<double>(loading_bytes(job_, *dataset_, plan_, stage, r));
+          memory.total() + static_cast<double>(loading_bytes(job_, *dataset_, plan_, stage, r) +
+                                               saving_bytes(job_, size.graph, plan_, stage, r));
       if (r > 0) continue;
       add_sums(stage, program);
     }

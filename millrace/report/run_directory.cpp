@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -20,7 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // The first two mark a directory as holding a run.
-constexpr std::array kRunFiles = {"summary.json", "job.yaml", "metrics.jsonl", "model.safetensors", "trace.json"};
+constexpr std::array kRunFiles = {"summary.json",      "job.yaml",   "metrics.jsonl",
+                                  "model.safetensors", "trace.json", "restarts.jsonl"};
+constexpr const char* kCheckpoints = "checkpoints";
 
 // "runs/x/" and "runs/x" are one directory; the parts must be real names to be created one by one.
 fs::path without_trailing_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
@@ -140,28 +143,66 @@ RunDirectory RunDirectory::create(const fs::path& wanted, bool overwrite) {
         fail_directory(path, path / file, fmt::format("cannot be removed: {}", std::strerror(errno)));
       }
     }
+    std::error_code error;
+    if (!fs::is_symlink(path / kCheckpoints)) fs::remove_all(path / kCheckpoints, error);
+    if (error) fail_directory(path, path / kCheckpoints, fmt::format("cannot be removed: {}", error.message()));
   }
   return RunDirectory(path);
 }
 
+RunDirectory RunDirectory::open(const fs::path& wanted) {
+  const fs::path path = without_trailing_slash(wanted);
+  if (!holds_run(path)) fail_input("{}: holds no run; write the directory that millrace train made", path.string());
+  return RunDirectory(path);
+}
+
+fs::path RunDirectory::next_numbered(std::string_view job_name, const fs::path& parent) {
+  int number = 1;
+  while (present(parent / fmt::format("{}-{}", job_name, number))) ++number;
+  return parent / fmt::format("{}-{}", job_name, number);
+}
+
 RunDirectory RunDirectory::create_numbered(std::string_view job_name, const fs::path& parent) {
-  for (int number = 1;; ++number) {
-    const fs::path path = parent / fmt::format("{}-{}", job_name, number);
-    if (present(path)) continue;
+  for (;;) {
+    const fs::path path = next_numbered(job_name, parent);
     check_run_directory(path, false);
     // mkdir decides between runs that start at the same moment.
     if (make_directories(path)) return RunDirectory(path);
   }
 }
 
-MetricsLog::MetricsLog(const RunDirectory& directory)
-    : path_(directory.path() / "metrics.jsonl"), out_(path_, std::ios::app) {
-  if (!out_) fail_run("{}: cannot be written: {}", path_.string(), std::strerror(errno));
+MetricsLog::MetricsLog(const RunDirectory& directory, int64_t first_step, double first_epoch)
+    : path_(directory.path() / "metrics.jsonl") {
+  if (first_step > 0) {
+    std::ifstream in(path_);
+    std::string kept;
+    for (std::string line; std::getline(in, line);) {
+      const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!record.is_object()) continue;  // cut off by what ended the run
+      const bool is_step = record.contains("step");
+      const auto& position = record.value(is_step ? "step" : "epoch", nlohmann::json());
+      if (!position.is_number()) continue;
+      if (is_step ? position.get<double>() < static_cast<double>(first_step) : position.get<double>() <= first_epoch) {
+        kept += line + "\n";
+      }
+    }
+    write_file(path_, kept);
+  }
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file_ < 0) fail_run("{}: cannot be written: {}", path_.string(), std::strerror(errno));
 }
 
-void MetricsLog::append(const nlohmann::ordered_json& record) {
-  out_ << record.dump() + "\n" << std::flush;
-  if (!out_) fail_run("{}: cannot be written: {}", path_.string(), std::strerror(errno));
+MetricsLog::~MetricsLog() { ::close(file_); }
+
+std::string MetricsLog::append(const nlohmann::ordered_json& record) {
+  const std::string line = record.dump() + "\n";
+  const off_t before = ::lseek(file_, 0, SEEK_END);
+  const ssize_t count = ::write(file_, line.data(), line.size());
+  if (count == static_cast<ssize_t>(line.size())) return {};
+  const int error = count < 0 ? errno : ENOSPC;
+  if (count > 0 && before >= 0) [[maybe_unused]]
+    const int shortened = ::ftruncate(file_, before);
+  return fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(error));
 }
 
 }  // namespace millrace::report

@@ -1,8 +1,8 @@
 // The directory a run writes to. It holds one run: the resolved job, metrics, weights, trace and summary.json.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -26,7 +26,12 @@ class RunDirectory {
   // first, and only those. On failure nothing is left behind.
   static RunDirectory create(const std::filesystem::path& path, bool overwrite = false);
 
-  // Creates `parent`/<job_name>-<n> with the first n from 1 that is free.
+  // The directory of a run that goes on. Throws std::invalid_argument if it holds none.
+  static RunDirectory open(const std::filesystem::path& path);
+
+  // `parent`/<job_name>-<n> with the first n from 1 that is free.
+  static std::filesystem::path next_numbered(std::string_view job_name, const std::filesystem::path& parent = "runs");
+  // Creates it.
   static RunDirectory create_numbered(std::string_view job_name, const std::filesystem::path& parent = "runs");
 
   const std::filesystem::path& path() const { return path_; }
@@ -43,13 +48,18 @@ class RunDirectory {
 // nothing.
 class MetricsLog {
  public:
-  explicit MetricsLog(const RunDirectory& directory);
+  // Of a run that goes on from a step, what came after is dropped.
+  explicit MetricsLog(const RunDirectory& directory, int64_t first_step = 0, double first_epoch = 0);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
 
-  void append(const nlohmann::ordered_json& record);
+  // Empty, or why the record could not be written: none is ever left in half.
+  std::string append(const nlohmann::ordered_json& record);
 
  private:
   std::filesystem::path path_;
-  std::ofstream out_;
+  int file_ = -1;
 };
 
 }  // namespace millrace::report

@@ -55,6 +55,14 @@ ordered_json to_json(const Summary& s) {
       {"planned", s.peak_bytes.planned}, {"measured", s.peak_bytes.measured}, {"process", s.peak_bytes.process}};
   add_json(json, s.parallel);
   json["diverged"] = s.diverged;
+  json["stopped"] = s.stopped;
+  json["first_step"] = s.first_step;
+  json["save_wait_s"] = s.save_wait_s;
+  json["failed_saves"] = s.failed_saves;
+  json["rollbacks"] = nlohmann::ordered_json::array();
+  for (const runtime::Rollback& rollback : s.rollbacks) {
+    json["rollbacks"].push_back({{"step", rollback.step}, {"loss", number(rollback.loss)}, {"to", rollback.to}});
+  }
   json["loss"] = number(s.loss);
   json["accuracy"] = {{"top1", number(s.accuracy ? std::optional(s.accuracy->top1) : std::nullopt)},
                       {"top5", number(s.accuracy ? std::optional(s.accuracy->top5) : std::nullopt)}};
@@ -73,6 +81,13 @@ std::string render_table(const Summary& s) {
   table.add({"speed", fmt::format("{} samples/s, {} GFLOP/s", human_number(s.samples_per_s), human_number(s.gflops))});
   table.add({"step", fmt::format("{} (p10 {}, p90 {})", human_duration(step.p50 / 1e3), human_duration(step.p10 / 1e3),
                                  human_duration(step.p90 / 1e3))});
+  if (s.first_step > 0) table.add({"went on from", fmt::format("step {}", human_count(s.first_step))});
+  for (const runtime::Rollback& rollback : s.rollbacks) {
+    table.add({"rolled back",
+               fmt::format("step {}: loss {}; state of step {}, on with step {}", human_count(rollback.step),
+                           human_loss(rollback.loss), human_count(rollback.to), human_count(rollback.step + 1))});
+  }
+  for (const std::string& failure : s.failed_saves) table.add({"not saved", failure});
   if (s.epoch_s) table.add({"epoch", human_duration(*s.epoch_s)});
   table.add({"waiting for data", human_percent(s.data_wait_share)});
   if (s.skipped.left_out > 0) table.add({"left out", counted(s.skipped.left_out, "sample")});

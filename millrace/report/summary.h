@@ -9,6 +9,7 @@
 #include "millrace/data/skip_log.h"
 #include "millrace/report/parallel_run.h"
 #include "millrace/report/percentiles.h"
+#include "millrace/runtime/observer.h"
 
 namespace millrace::report {
 
@@ -37,7 +38,8 @@ struct Summary {
   uint64_t seed = 0;
   int64_t parameters = 0;
 
-  int64_t steps = 0;
+  int64_t steps = 0;              // with those before first_step
+  int64_t first_step = 0;         // more than 0: it went on from a checkpoint
   int64_t samples = 0;            // trained on, counted
   std::optional<double> epoch_s;  // seconds of one epoch of training, the mean; empty when none was finished
   double samples_per_s = 0;
@@ -48,7 +50,11 @@ struct Summary {
   PeakBytes peak_bytes;
   ParallelRun parallel;
 
-  bool diverged = false;             // stopped at a step whose loss is not finite
+  bool diverged = false;  // stopped at a step whose loss is not finite
+  bool stopped = false;   // saved and ended because it was asked to
+  std::vector<runtime::Rollback> rollbacks;
+  std::vector<std::string> failed_saves;
+  double save_wait_s = 0;            // that snapshots kept workers from going on
   std::optional<double> loss;        // of the last steps
   std::optional<Accuracy> accuracy;  // empty when nothing was evaluated
   std::vector<Figure> figures;       // what else the evaluation gave

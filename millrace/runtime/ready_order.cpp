@@ -32,6 +32,7 @@ std::vector<Worker::Unit> Worker::units_of(const std::vector<Bound>& list) {
 
 bool Worker::can_run(const std::vector<Bound>& list, const Unit& unit) {
   const Stage& stage = stages_[unit.stage];
+  if (list[unit.compute].needs >= limit_) return false;
   if (!unit.backward) {
     if (stage.forwards - stage.backwards >= stage.session->options().copies.slots) return false;
     if (std::max<int64_t>(stage.first_update + list[unit.compute].version, 0) > stage.session->updates()) return false;
@@ -64,10 +65,14 @@ void Worker::run_as_ready(List& bound) {
   const std::vector<Bound>& list = bound.actions;
   std::vector<Unit>& units = bound.units;
   for (Unit& unit : units) unit.done = false;
-  for (size_t i = 0; i < (units.empty() ? list.size() : units[0].begin); ++i) run(list[i]);
+  for (size_t i = 0; i < (units.empty() ? list.size() : units[0].begin); ++i) {
+    if (may_run(list[i])) run(list[i]);
+  }
   for (Stage& stage : stages_) stage.forwards = stage.backwards = 0;
   auto do_unit = [&](Unit& unit) {
-    for (size_t i = unit.begin; i < unit.end; ++i) run(list[i]);
+    for (size_t i = unit.begin; i < unit.end; ++i) {
+      if (may_run(list[i])) run(list[i]);
+    }
     ++(unit.backward ? stages_[unit.stage].backwards : stages_[unit.stage].forwards);
     unit.done = true;
   };

@@ -28,6 +28,7 @@ struct SessionOptions {
   uint64_t seed = 0;
   size_t memory_limit = 0;        // bytes that may be planned, with the loader's; 0: no limit
   size_t loader_bytes = 0;        // what loading a whole batch takes beside the session
+  size_t snapshot_bytes = 0;      // and what saving takes
   std::string limit_reason = {};  // where the limit comes from, for the message
   graph::StageSlice stage = {};
   memory::Copies copies = {};
@@ -82,9 +83,17 @@ class Session {
   // Leaves its memory allocated when it is destroyed.
   void abandon_memory() { memory_block_ = nullptr; }
 
-  // Into version 0, from which training starts; out of the newest version.
+  // Between steps. Training goes on from the newest version; older ones are taken as far as there are any.
   void load(const state::State& state);
-  void store(state::State& state) const;
+  void store(state::State& state) const {
+    store_forward_state(state);
+    store_weights(state);
+  }
+  // In two parts, into tensors that are used again: what forward writes, and what it only reads.
+  void store_forward_state(state::State& state) const;
+  using Wanted = std::function<bool(const std::string& param)>;
+  void store_weights(state::State& state, const Wanted& wanted = {}) const;
+  bool has_param(const std::string& name) const;
 
   // Where a micro-batch goes: features as a data set writes them, and labels. Null where the stage does not read them.
   // The host may write there if the backend's memory is on it; put_input() copies anywhere.
@@ -181,6 +190,7 @@ class Session {
 
   // A buffer of the training program, brought to the plain layout (tests and parity checks).
   std::vector<float> read_buffer(graph::BufferId id) const;
+  void read_buffer(graph::BufferId id, int64_t version, std::vector<float>& plain) const;
 
  private:
   // The tasks of a node, one for each combination of copies it touches; none where another node's do its work too.

@@ -1,55 +1,32 @@
 #include "millrace/runtime/training.h"
 
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <atomic>
 #include <cmath>
 #include <exception>
-#include <map>
-#include <numeric>
+#include <fstream>
 #include <set>
 #include <utility>
 
 #include "millrace/backend/cuda/cuda_backend.h"
 #include "millrace/base/error.h"
-#include "millrace/job/lr_schedule.h"
 #include "millrace/job/stage_file.h"
 #include "millrace/model/model.h"
+#include "millrace/runtime/conductor.h"
 #include "millrace/runtime/op_times.h"
 #include "millrace/schedule/prover.h"
 #include "millrace/schedule/steady.h"
+#include "millrace/state/checkpoint_store.h"
 #include "millrace/state/params_file.h"
 
 namespace millrace::runtime {
-namespace {
-
 using schedule::Pipeline;
 
-// Minibatches that an asynchronous mode runs before it drains: long enough that draining costs nothing, short enough
-// that the lists stay small.
-constexpr int64_t kLongestSegment = 1024;
-
-// Minibatches after which every stage has finished whole updates.
-int64_t updates_align(const Pipeline& pipeline) {
-  int64_t all = 1;
-  if (pipeline.synchronous() || pipeline.replicas == job::Replicas::Split) return all;
-  for (const auto& workers : pipeline.stages) all = std::lcm(all, static_cast<int64_t>(workers.size()));
-  return all;
-}
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-// On the way to process 0.
-std::array<double, 8> to_values(const Metrics& m) {
-  const auto& [first, second, third, fourth] = m.figures;
-  return {m.loss_sum, m.top1, m.top5, m.rows, first, second, third, fourth};
-}
-Metrics from_values(const std::array<double, 8>& v) { return {v[0], v[1], v[2], v[3], {v[4], v[5], v[6], v[7]}}; }
-
-}  // namespace
-
-Training::Training(const job::Job& job, comm::Process& process, const MachineLimit& limit, const OnMeasure& on_measure)
+Training::Training(const job::Job& job, comm::Process& process, const MachineLimit& limit, const OnMeasure& on_measure,
+                   const StateReader& reader)
     : process_(process) {
   facts_.job = job;
   graph_ = model::training_graph(job, job.batch / job.parallel.microbatches);
@@ -66,8 +43,9 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
                workers, process.size(), workers, workers);
   }
   make_schedules();
+  process.set_silence(job.parallel.silence_s);
   make_workers(limit, on_measure);
-  load_parameters();
+  load_parameters(reader);
 }
 
 Training::~Training() {
@@ -170,10 +148,18 @@ void Training::on_all_workers(const std::function<void(LocalWorker&)>& work) {
   for (std::future<void>& call : calls) call.get();
 }
 
-void Training::load_parameters() {
+void Training::load_parameters(const StateReader& reader) {
   {
-    state::State state = state::initial_state(graph_, facts_.job.seed);
-    if (!facts_.job.model.init.empty()) init_notes_ = state::load_params(facts_.job.model.init, graph_, state);
+    const Session::Wanted wanted = [&](const std::string& name) {
+      return std::any_of(workers_.begin(), workers_.end(),
+                         [&](const LocalWorker& local) { return local.worker->has_param(name); });
+    };
+    state::State state = reader ? reader(wanted) : state::initial_state(graph_, facts_.job.seed);
+    if (!reader && !facts_.job.model.init.empty()) {
+      init_notes_ = state::load_params(facts_.job.model.init, graph_, state);
+    }
+    facts_.first_step = state.step;
+    facts_.first_samples = state.samples;
     on_all_workers([&](LocalWorker& local) { local.worker->load(state); });
   }
   malloc_trim(0);  // the host copy goes back to the system, or it would stay on top of what was planned
@@ -204,29 +190,8 @@ double Training::step_flops() const {
   return flops * facts_.job.parallel.microbatches;
 }
 
-std::vector<Training::Segment> Training::segments() const {
-  const Pipeline& pipeline = facts_.plan.pipeline;
-  const int64_t align = updates_align(pipeline);
-  const int64_t longest = round_up(kLongestSegment, align);
-  int64_t evaluate_every = 0;  // steps; 0: only at the end
-  if (facts_.job.eval.every_epochs > 0) {
-    evaluate_every = std::max<int64_t>(1, std::llround(facts_.job.eval.every_epochs * facts_.steps_per_epoch));
-  }
-  std::vector<Segment> segments;
-  int64_t next_evaluation = evaluate_every;
-  for (int64_t first = 0; first < facts_.total_steps;) {
-    int64_t last = std::min(first + longest, facts_.total_steps);
-    if (facts_.test_data && evaluate_every > 0) last = std::min(last, round_up(next_evaluation, align));
-    last = std::min(last, facts_.total_steps);
-    const bool due = evaluate_every > 0 && last >= next_evaluation;
-    while (evaluate_every > 0 && next_evaluation <= last) next_evaluation += evaluate_every;
-    segments.push_back({first, last - first, facts_.test_data && (due || last == facts_.total_steps)});
-    first = last;
-  }
-  return segments;
-}
-
 const schedule::Schedule& Training::schedule_for(int64_t steps) {
+  const std::lock_guard lock(schedules_mutex_);
   const Pipeline& pipeline = facts_.plan.pipeline;
   const int count = static_cast<int>(pipeline.synchronous() ? 1 : steps);
   for (const auto& schedule : schedules_) {
@@ -240,101 +205,116 @@ const schedule::Schedule& Training::schedule_for(int64_t steps) {
   return *added;
 }
 
-void Training::run_worker(Worker& worker, const std::vector<Segment>& segments, const Observer& observer) {
+void Training::train(Worker& worker, const comm::Order& order, size_t number, const Observer& observer) {
   WorkerEvents events;
   events.on_step = [&](int64_t step, const Metrics& metrics, std::span<const int64_t> samples) {
-    process_.tell({step, worker.index(), false, to_values(metrics)});
+    process_.tell({step, worker.index(), comm::Event::Kind::Step, to_values(metrics), {}, {}});
     if (observer.on_samples) observer.on_samples(step, samples);
   };
-  const bool has_loss = worker.stage(worker.num_sessions() - 1) == facts_.loss_stage();
-  const bool synchronous = facts_.plan.pipeline.synchronous();
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const Segment& segment = segments[i];
-    const schedule::Schedule& list = schedule_for(segment.steps);
-    if (synchronous) {
-      for (int64_t step = segment.first; step < segment.first + segment.steps; ++step) worker.train(list, step, events);
-    } else {
-      worker.train(list, segment.first, events);
-    }
-    if (!segment.evaluates) continue;
-    const Metrics metrics = worker.evaluate(*evaluation_);
-    const auto number = static_cast<int64_t>(i);
-    if (has_loss) process_.tell({number, worker.index(), true, to_values(metrics)});
+  const Worker::Limit limit = [&](int64_t known) {
+    comm::OrderBook::Limit found;
+    if (!process_.orders().await_limit(number, known, found)) throw comm::Aborted();
+    return found;
+  };
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  if (!pipeline.synchronous()) {
+    const int64_t steps = std::min(longest_list(pipeline), facts_.total_steps - order.at);
+    return worker.train(schedule_for(steps), order.at, events, limit);
+  }
+  const schedule::Schedule& list = schedule_for(1);
+  comm::OrderBook::Limit allowed{order.at, false};
+  for (int64_t step = order.at;; ++step) {
+    while (step >= allowed.step && !allowed.is_end) allowed = limit(allowed.step);
+    if (step >= allowed.step) return;
+    worker.train(list, step, events);
   }
 }
 
-// Puts together what the replicas of the loss tell, in order, and passes it on.
-void Training::watch(const Observer& observer, std::chrono::steady_clock::time_point began, TrainingResult& result) {
-  const Pipeline& pipeline = facts_.plan.pipeline;
-  const int replicas = pipeline.num_replicas(facts_.loss_stage());
-  const bool in_turn = !pipeline.synchronous() && pipeline.replicas == job::Replicas::RoundRobin;
-  const int step_parts = in_turn ? 1 : replicas;
-  const auto epoch_steps = static_cast<int64_t>(facts_.steps_per_epoch);
-  const std::vector<Segment> all = segments();
-
-  // Parts come in any order and are added in the order of the workers.
-  std::map<std::pair<bool, int64_t>, std::map<int, Metrics>> gathered;
-  // When the last part of each was told, and of the one that was last awaited: by the clock of those who tell, so that
-  // a slow watcher does not show.
-  std::map<std::pair<bool, int64_t>, std::chrono::steady_clock::time_point> told;
-  auto latest = began;
-  auto await = [&](bool evaluation, int64_t number, int parts) {
-    auto& wanted = gathered[{evaluation, number}];
-    while (static_cast<int>(wanted.size()) < parts) {
-      const auto event = process_.next_event(std::chrono::milliseconds(200));
-      if (!event) continue;
-      gathered[{event->is_evaluation, event->number}][event->part] = from_values(event->values);
-      told[{event->is_evaluation, event->number}] = event->at;
-    }
-    Metrics total;
-    for (const auto& [part, metrics] : wanted) total += metrics;
-    gathered.erase({evaluation, number});
-    latest = told[{evaluation, number}];
-    told.erase({evaluation, number});
-    return total;
-  };
-
-  Metrics stretch;
-  auto since = began;
-  for (size_t i = 0; i < all.size(); ++i) {
-    for (int64_t step = all[i].first; step < all[i].first + all[i].steps; ++step) {
-      const Metrics metrics = await(false, step, step_parts);
-      const double seconds = std::chrono::duration<double>(latest - since).count();
-      since = latest;
-      result.steps = step + 1;
-      const int64_t samples = static_cast<int64_t>(metrics.rows) / facts_.train_data->label_elements();
-      result.samples += samples;
-      result.train_s += seconds;
-      if (step % epoch_steps == 0) stretch = {};
-      stretch += metrics;
-      result.last = stretch;
-      const double lr = job::learning_rate(facts_.job.optimizer, facts_.job.schedule, step, facts_.steps_per_epoch,
-                                           facts_.total_steps);
-      observer.on_step({step, static_cast<double>(step + 1) / facts_.steps_per_epoch, seconds, lr, samples, metrics});
-      if (observer.stop_if_diverged && !std::isfinite(metrics.loss())) {
-        result.diverged = true;
-        result.last = metrics;
-        return;
+size_t Training::follow_orders(Worker& worker, const Observer& observer) {
+  const bool has_loss = worker.stage(worker.num_sessions() - 1) == facts_.loss_stage();
+  const state::CheckpointStore store(checkpoints_);
+  for (size_t number = process_.orders().first();; ++number) {
+    const std::optional<comm::Order> order = process_.orders().await_order(number);
+    if (!order) throw comm::Aborted();
+    switch (order->kind) {
+      case comm::Order::Kind::Train: train(worker, *order, number, observer); break;
+      case comm::Order::Kind::Pause: break;
+      case comm::Order::Kind::Evaluate: {
+        const Metrics metrics = worker.evaluate(*evaluation_);
+        if (!has_loss) break;
+        process_.tell({order->at, worker.index(), comm::Event::Kind::Evaluation, to_values(metrics), {}, {}});
+        break;
       }
+      case comm::Order::Kind::Save: worker.save(order->at, store.pending(order->at)); break;
+      case comm::Order::Kind::Load: {
+        const std::filesystem::path from = store.path(order->from);
+        state::State state = state::read_state(from, state::read_manifest(from),
+                                               [&](const std::string& name) { return worker.has_param(name); });
+        state.step = order->next;
+        worker.load(state);
+        break;
+      }
+      case comm::Order::Kind::End: return number;
     }
-    if (!all[i].evaluates) continue;
-    result.evaluation = await(true, static_cast<int64_t>(i), replicas);
-    since = latest;
-    observer.on_evaluation(static_cast<double>(result.steps) / facts_.steps_per_epoch, *result.evaluation);
   }
+}
+
+// Every process writes its own shards.
+void Training::check_directory_is_shared() {
+  const std::filesystem::path folder = checkpoints_.parent_path();
+  std::string probe;
+  if (process_.rank() == 0) {
+    probe = (folder / fmt::format(".seen-by-all-{}", ::getpid())).string();
+    if (!std::ofstream(probe)) probe.clear();  // a disk that cannot be written is said when it comes to it
+  }
+  probe = process_.broadcast(probe);
+  if (probe.empty()) return;
+  const std::string own = std::filesystem::exists(probe) ? "" : comm::host_name();
+  std::string blind;
+  for (const std::string& host : process_.gather(own)) {
+    if (blind.empty()) blind = host;
+  }
+  blind = process_.broadcast(blind);
+  if (process_.rank() == 0) std::filesystem::remove(probe);
+  if (blind.empty()) return;
+  fail_input("checkpoints go to {}, which {} does not see; write --out with a directory that all hosts share",
+             checkpoints_.string(), blind);
+}
+
+std::vector<int> Training::prepare_saving() {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  std::set<int> savers;
+  for (const auto& workers : pipeline.stages) savers.insert(workers.front());
+  if (checkpoints_.empty()) return {};
+  const bool ahead = facts_.job.checkpoint.every.unit != job::Period::Unit::Off;
+  on_all_workers([&](LocalWorker& local) {
+    local.worker->prepare_saving(
+        ahead, [this, part = local.worker->index()](int64_t step, const std::vector<float>& loss_scale,
+                                                    const std::string& failure) {
+          comm::Event event{step, part, comm::Event::Kind::Saved, {}, {}, {}};
+          std::copy_n(loss_scale.begin(), std::min<size_t>(loss_scale.size(), 3), event.values.begin());
+          std::copy_n(failure.begin(), std::min(failure.size(), event.failure.size() - 1), event.failure.begin());
+          try {
+            process_.tell(event);
+          } catch (const std::exception&) {  // the run has failed, and says why
+          }
+        });
+  });
+  return {savers.begin(), savers.end()};
 }
 
 TrainingResult Training::run(const Observer& observer) {
-  TrainingResult result;
-  const std::vector<Segment> all = segments();
-  for (const Segment& segment : all) schedule_for(segment.steps);
+  checkpoints_ = process_.broadcast(observer.checkpoints.string());
+  if (!checkpoints_.empty() && process_.size() > 1) check_directory_is_shared();
+  const std::vector<int> savers = prepare_saving();
+  schedule_for(std::min(longest_list(facts_.plan.pipeline), facts_.total_steps - facts_.first_step));
 
-  const auto began = std::chrono::steady_clock::now();  // before anyone can tell of a step
   std::vector<std::future<void>> calls;
+  std::atomic<size_t> last_order{0};
   for (LocalWorker& local : workers_) {
     calls.push_back(local.thread->call([&] {
       try {
-        run_worker(*local.worker, all, observer);
+        last_order = follow_orders(*local.worker, observer);
       } catch (...) {
         process_.abort();
         throw;
@@ -344,6 +324,7 @@ TrainingResult Training::run(const Observer& observer) {
   if (process_.size() > 1) {
     process_.show([worker = workers_[0].worker.get()] { return worker->doing(); });
   }
+  TrainingResult result;
   std::exception_ptr failure;
   auto keep_first = [&] {
     try {
@@ -356,8 +337,7 @@ TrainingResult Training::run(const Observer& observer) {
   };
   if (process_.rank() == 0) {
     try {
-      watch(observer, began, result);
-      if (result.diverged) process_.abort();
+      result = Conductor(facts_, process_, observer, savers).run();
     } catch (...) {
       process_.abort();
       keep_first();
@@ -370,8 +350,13 @@ TrainingResult Training::run(const Observer& observer) {
       keep_first();
     }
   }
-  if (failure && !result.diverged) std::rethrow_exception(failure);
-  for (const LocalWorker& local : workers_) result.data_wait_s += local.worker->data_wait_s();
+  if (failure) std::rethrow_exception(failure);
+  process_.orders().ended_with(last_order);
+  for (const LocalWorker& local : workers_) {
+    result.data_wait_s += local.worker->data_wait_s();
+    result.save_wait_s += local.worker->save_wait_s();
+  }
+  end_ = {result.steps, result.samples};
   return result;
 }
 
@@ -382,21 +367,19 @@ state::State Training::state() {
     state::State own;
     local.worker->store(own);
     const std::lock_guard lock(mutex);
-    state.params.merge(own.params);
-    state.velocity.merge(own.velocity);
-    state.second_moment.merge(own.second_moment);
-    if (state.loss_scale.empty()) state.loss_scale = own.loss_scale;
+    merge(state, own);
   });
-  if (process_.size() == 1) return state;
-  state::State all;
-  for (const std::string& bytes : process_.gather(state::to_bytes(state))) {
-    state::State part = state::state_from_bytes(bytes);
-    all.params.merge(part.params);
-    all.velocity.merge(part.velocity);
-    all.second_moment.merge(part.second_moment);
-    if (all.loss_scale.empty()) all.loss_scale = part.loss_scale;
+  if (process_.size() > 1) {
+    state::State all;
+    for (const std::string& bytes : process_.gather(state::to_bytes(state))) {
+      state::State part = state::state_from_bytes(bytes);
+      merge(all, part);
+    }
+    state = std::move(all);
   }
-  return all;
+  state.step = end_.step;
+  state.samples = end_.samples;
+  return state;
 }
 
 data::Skipped Training::skipped() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,52 +15,32 @@
 #include "millrace/comm/process.h"
 #include "millrace/job/job.h"
 #include "millrace/runtime/device.h"
+#include "millrace/runtime/observer.h"
 #include "millrace/runtime/worker.h"
 #include "millrace/runtime/worker_thread.h"
 #include "millrace/state/state.h"
 
 namespace millrace::runtime {
 
-struct StepReport {
-  int64_t step = 0;  // counted from 0 over the whole run
-  double epoch = 0;  // epochs finished when the step ends, with fraction
-  double seconds = 0;
-  double learning_rate = 0;
-  int64_t samples = 0;
-  Metrics metrics;
-};
-
-// Called on process 0, from the thread that runs the training; on_samples from the threads of the workers.
-struct Observer {
-  std::function<void(const StepReport&)> on_step = [](const StepReport&) {};
-  std::function<void(double epoch, const Metrics&)> on_evaluation = [](double, const Metrics&) {};
-  std::function<void(int64_t step, std::span<const int64_t> samples)> on_samples = {};
-  bool stop_if_diverged = false;  // end the run at a step whose loss is not finite
-};
-
-struct TrainingResult {
-  int64_t steps = 0;
-  int64_t samples = 0;
-  double train_s = 0;  // in steps, evaluation not counted
-  double data_wait_s = 0;
-  bool diverged = false;  // ended early: the loss of the last step is not finite
-  Metrics last;           // of the last finished stretch of steps: an epoch, or the whole run if shorter
-  std::optional<Metrics> evaluation;
-};
-
 struct MachineLimit {
   size_t memory_bytes = 0;  // 0: none
   std::string source;
 };
 
+// Where a training goes on from: called on every process, for the parameters it needs.
+using StateReader = std::function<state::State(const Session::Wanted&)>;
+
 class Training {
  public:
-  // `process` must outlive the training.
-  Training(const job::Job& job, comm::Process& process, const MachineLimit& limit, const OnMeasure& on_measure = {});
+  // `process` must outlive the training. Without `reader` parameters are as the job says.
+  Training(const job::Job& job, comm::Process& process, const MachineLimit& limit, const OnMeasure& on_measure = {},
+           const StateReader& reader = {});
   ~Training();
 
+  int64_t first_step() const { return facts_.first_step; }
   int64_t total_steps() const { return facts_.total_steps; }
   double steps_per_epoch() const { return facts_.steps_per_epoch; }
+  int64_t train_samples() const { return facts_.train_data->size(); }
   int64_t parameters() const { return graph_.trainable_elements(); }
   double step_flops() const;  // as the direct algorithms would do them
   int threads() const { return threads_; }
@@ -83,7 +64,7 @@ class Training {
   void time_nodes_from(int64_t step) { facts_.time_nodes_from = step; }
 
   TrainingResult run(const Observer& observer);
-  // Both complete on process 0; together with all other processes.
+  // Both complete on process 0; together with all other processes. After run().
   state::State state();
   std::vector<WorkerRecord> records();
 
@@ -95,23 +76,18 @@ class Training {
     std::unique_ptr<Worker> worker;
     std::unique_ptr<WorkerThread> thread;
   };
-  // Steps that are run without a pause: one list of actions, again and again in synchronous modes.
-  struct Segment {
-    int64_t first = 0;
-    int64_t steps = 0;
-    bool evaluates = false;
-  };
-
   void open_data();
   int workers_on_host() const;
   int sharers(int worker, int on_host) const;
   void make_schedules();
   void make_workers(const MachineLimit& limit, const OnMeasure& on_measure);
-  void load_parameters();
-  std::vector<Segment> segments() const;
+  void load_parameters(const StateReader& reader);
   const schedule::Schedule& schedule_for(int64_t steps);
-  void run_worker(Worker& worker, const std::vector<Segment>& segments, const Observer& observer);
-  void watch(const Observer& observer, std::chrono::steady_clock::time_point began, TrainingResult& result);
+  void check_directory_is_shared();
+  std::vector<int> prepare_saving();  // returns the workers that write a part of each checkpoint
+  // Carries the orders of process 0 out, to the last; returns its number.
+  size_t follow_orders(Worker& worker, const Observer& observer);
+  void train(Worker& worker, const comm::Order& order, size_t number, const Observer& observer);
   void on_all_workers(const std::function<void(LocalWorker&)>& work);
 
   comm::Process& process_;
@@ -119,10 +95,15 @@ class Training {
   RunFacts facts_;
   std::vector<std::string> init_notes_;
   std::unique_ptr<Wiring> wiring_;
-  std::vector<std::unique_ptr<schedule::Schedule>> schedules_;  // one for each length of segment
+  std::mutex schedules_mutex_;
+  std::vector<std::unique_ptr<schedule::Schedule>> schedules_;  // one for each length of list
   std::unique_ptr<schedule::Schedule> evaluation_;
   std::vector<LocalWorker> workers_;
   int threads_ = 1;
+  std::filesystem::path checkpoints_;
+  struct {
+    int64_t step = 0, samples = 0;
+  } end_;  // where the last run ended
 };
 
 }  // namespace millrace::runtime

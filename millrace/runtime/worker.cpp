@@ -39,7 +39,16 @@ int64_t RunFacts::rows_of_step(int64_t step) const {
 }
 
 void Worker::load(const state::State& state) {
-  for (Stage& stage : stages_) stage.session->load(state);
+  if (copying_) await_copy();
+  for (Stage& stage : stages_) {
+    stage.session->load(state);
+    open_data(stage, state.step);
+  }
+}
+
+bool Worker::has_param(const std::string& name) const {
+  return std::any_of(stages_.begin(), stages_.end(),
+                     [&](const Stage& stage) { return stage.session->has_param(name); });
 }
 
 void Worker::store(state::State& state) const {
@@ -81,6 +90,7 @@ Worker::List& Worker::bind(const schedule::Schedule& schedule) {
     bound.microbatch = action.microbatch;
     bound.version = action.version;
     bound.part = action.part;
+    bound.needs = last_microbatch(schedule, action);
     for (size_t s = 0; s < stages_.size(); ++s) {
       if (stages_[s].stage == action.stage) bound.stage = static_cast<int>(s);
     }
@@ -192,17 +202,30 @@ backend::StepContext Worker::context_of(const Stage& stage, int microbatch, int6
   context.inverse_samples = 1.0 / static_cast<double>(facts_.rows_of_step(context.step));
   // Where replicas take minibatches in turn, an update of a stage stands for as many of them as it has replicas, and
   // its rate follows (PipeDream's rule, by the replicas of the first stage).
-  const int replicas = pipeline.num_replicas(stage.stage);
+  const int replicas = in_turn ? pipeline.num_replicas(stage.stage) : 1;
   const double scale = in_turn ? static_cast<double>(replicas) / pipeline.num_replicas(0) : 1.0;
-  const int64_t rate_step = in_turn ? update * replicas : update;
+  const int64_t rate_step = first_step_ + (update - stage.first_update) * replicas;
   context.learning_rate = static_cast<float>(
       scale * job::learning_rate(job.optimizer, job.schedule, rate_step, facts_.steps_per_epoch, facts_.total_steps));
   return context;
 }
 
-void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const WorkerEvents& events) {
+bool Worker::may_run(const Bound& action) {
+  while (action.needs >= limit_ && !limit_is_end_) {
+    const comm::OrderBook::Limit limit = (*ask_limit_)(first_step_ + limit_);
+    limit_ = static_cast<int>(limit.step - first_step_);
+    limit_is_end_ = limit.is_end;
+  }
+  return action.needs < limit_;
+}
+
+void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const WorkerEvents& events,
+                   const Limit& limit) {
   List& list = bind(schedule);
   first_step_ = first_step;
+  ask_limit_ = &limit;
+  limit_ = limit ? 0 : schedule.microbatches;
+  limit_is_end_ = !limit;
   current_step_.store(first_step, std::memory_order_relaxed);
   evaluating_ = false;
   events_ = &events;
@@ -214,7 +237,9 @@ void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const
   marks_ = 0;
   if (waits_once_a_step()) mark();
   if (facts_.job.parallel.static_scheduling) {
-    for (const Bound& action : list.actions) run(action);
+    for (const Bound& action : list.actions) {
+      if (may_run(action)) run(action);
+    }
   } else {
     run_as_ready(list);
   }
@@ -227,6 +252,38 @@ void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const
     resolve_marks(begin);
   }
   train_s_ += static_cast<double>(Timeline::now_ns() - begin) * 1e-9;
+}
+
+void Worker::prepare_saving(bool ahead, const Saver::OnSaved& on_saved) {
+  std::vector<Saver::Part> parts;
+  for (const Stage& stage : stages_) {
+    if (stage.replica > 0) continue;
+    Saver::Part& part = parts.emplace_back(Saver::Part{stage.stage, stage.session.get(), {}});
+    if (facts_.plan.ties.empty()) continue;
+    // A parameter that several stages have is the first one's to write.
+    part.owns = [this, number = stage.stage](const std::string& name) {
+      return std::none_of(facts_.plan.ties.begin(), facts_.plan.ties.end(), [&](const plan::Tie& tie) {
+        return stages_[0].graph.params[tie.param].name == name && tie.stages.front() < number;
+      });
+    };
+  }
+  saver_.reset();
+  if (!parts.empty()) saver_ = std::make_unique<Saver>(std::move(parts), backend_.on_host(), ahead, on_saved);
+}
+
+void Worker::save(int64_t step, const std::filesystem::path& directory) {
+  if (!saver_) return;
+  const int64_t begin = Timeline::now_ns();
+  saver_->save(step, directory);
+  copying_ = true;
+  save_wait_s_ += static_cast<double>(Timeline::now_ns() - begin) * 1e-9;
+}
+
+void Worker::await_copy() {
+  const int64_t begin = Timeline::now_ns();
+  saver_->await_copy();
+  copying_ = false;
+  save_wait_s_ += static_cast<double>(Timeline::now_ns() - begin) * 1e-9;
 }
 
 WorkerRecord Worker::record() const {
@@ -304,6 +361,7 @@ void Worker::add_figures(Metrics& metrics) {
 void Worker::run(const Bound& action) {
   Stage& stage = stages_[action.stage];
   current_.store(&action, std::memory_order_relaxed);
+  if (copying_ && action.kind != Kind::Forward && !is_message(action.kind)) await_copy();
   try {
     switch (action.kind) {
       case Kind::Forward: return forward(stage, action);
@@ -495,11 +553,11 @@ void Worker::reduce(Stage& stage, const Bound& action) {
     if (in_turn) {
       const int replicas = pipeline.num_replicas(stage.stage);
       for (int r = 0; r < replicas; ++r) {
-        const int64_t step = (stage.first_update + action.microbatch) * replicas + r;
+        const int64_t step = first_step_ + action.microbatch * replicas + r;
         if (step < facts_.total_steps) rows_of_all += facts_.rows_of_step(step);
       }
     } else {
-      rows_of_all = facts_.rows_of_step(stage.first_update + action.microbatch);
+      rows_of_all = facts_.rows_of_step(first_step_ + action.microbatch);
     }
     const auto share = static_cast<float>(static_cast<double>(stage.rows_in_update) / static_cast<double>(rows_of_all));
     auto weigh = [&](std::span<float> values) {

@@ -11,10 +11,12 @@
 
 #include "millrace/backend/backend.h"
 #include "millrace/comm/endpoint.h"
+#include "millrace/comm/orders.h"
 #include "millrace/data/dataset.h"
 #include "millrace/data/loader.h"
 #include "millrace/job/job.h"
 #include "millrace/plan/plan.h"
+#include "millrace/runtime/saver.h"
 #include "millrace/runtime/session.h"
 #include "millrace/runtime/timeline.h"
 #include "millrace/runtime/wiring.h"
@@ -31,6 +33,8 @@ struct RunFacts {
   std::unique_ptr<data::Scorer> scorer;                  // what the test data makes of logits; none: nothing
   double steps_per_epoch = 1;
   int64_t total_steps = 0;
+  int64_t first_step = 0;        // where the run begins: not at 0 if it goes on from a checkpoint
+  int64_t first_samples = 0;     // seen before it
   int64_t time_nodes_from = -1;  // step from which the time of every node is summed; -1: never
 
   // Samples of a step: the last batch of an epoch may be short.
@@ -61,11 +65,22 @@ class Worker {
   // What loading ahead and the sessions take.
   size_t planned_bytes() const;
 
+  // Between steps; the next one is state.step.
   void load(const state::State& state);
   void store(state::State& state) const;  // the stages whose first replica this is
+  bool has_param(const std::string& name) const;
 
-  // Runs this worker's list; its first micro-batch belongs to step `first_step`.
-  void train(const schedule::Schedule& schedule, int64_t first_step, const WorkerEvents& events);
+  // From here on snapshots can be saved. None are written where all its stages have another first replica.
+  void prepare_saving(bool ahead, const Saver::OnSaved& on_saved);
+  bool saves() const { return saver_ != nullptr; }
+  void save(int64_t step, const std::filesystem::path& directory);
+  double save_wait_s() const { return save_wait_s_; }  // that a snapshot kept it from going on
+
+  // Runs this worker's list; its first micro-batch belongs to step `first_step`. Steps are begun as `limit(known)`
+  // allows: it returns the step before which the list may go on, waiting until that is more than `known` or the end.
+  using Limit = std::function<comm::OrderBook::Limit(int64_t known)>;
+  void train(const schedule::Schedule& schedule, int64_t first_step, const WorkerEvents& events,
+             const Limit& limit = {});
   Metrics evaluate(const schedule::Schedule& schedule);
 
   int index() const { return index_; }
@@ -136,11 +151,13 @@ class Worker {
     int microbatch = 0;
     int version = 0;
     int part = 0;
+    int needs = 0;  // the last micro-batch it has to do with
   };
 
   void add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit, const std::string& reason);
   void add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica);
-  void open_data(Stage& stage);
+  void open_data(Stage& stage, int64_t first_step);
+  void close_data(Stage& stage);
   void open_test_data(Stage& stage);
   // A forward or backward with what belongs to it; see ready_order.cpp.
   struct Unit {
@@ -172,6 +189,8 @@ class Worker {
   bool has_arrived(const Bound& action);
   void run_as_ready(List& list);
 
+  bool may_run(const Bound& action);
+  void await_copy();
   void run(const Bound& action);
   void forward(Stage& stage, const Bound& action);
   void backward(Stage& stage, const Bound& action);
@@ -215,9 +234,16 @@ class Worker {
 
   // Of the list that is running.
   int64_t first_step_ = 0;
+  int limit_ = 0;  // micro-batches before it may be begun
+  bool limit_is_end_ = true;
+  const Limit* ask_limit_ = nullptr;
   bool evaluating_ = false;
   const WorkerEvents* events_ = nullptr;
   std::vector<float> scores_, logits_;  // of the evaluation that is running
+
+  std::unique_ptr<Saver> saver_;
+  bool copying_ = false;  // weights must not be changed yet
+  double save_wait_s_ = 0;
 
   std::atomic<const Bound*> current_{nullptr};
   std::atomic<int64_t> current_step_{0};  // the first of its list

@@ -7,6 +7,7 @@
 #include "millrace/base/error.h"
 #include "millrace/model/model.h"
 #include "millrace/plan/loading.h"
+#include "millrace/plan/saving.h"
 #include "millrace/runtime/worker.h"
 
 namespace millrace::runtime {
@@ -49,15 +50,19 @@ Worker::Worker(const RunFacts& facts, const Wiring& wiring, int index, comm::End
       const int other = entering ? edge.from : edge.to;
       for (int r = 0; r < pipeline.num_replicas(other); ++r) add_port(stage, wiring, e, entering, r);
     }
-    open_data(stage);
   }
 }
 
 Worker::~Worker() {
-  for (Stage& stage : stages_) {
-    if (!stage.loader) continue;
-    for (const std::span<std::byte> buffer : stage.loader->feature_buffers()) backend_.unpin(buffer);
-  }
+  for (Stage& stage : stages_) close_data(stage);
+}
+
+void Worker::close_data(Stage& stage) {
+  stage.batch = nullptr;
+  stage.batch_number = -1;
+  if (!stage.loader) return;
+  for (const std::span<std::byte> buffer : stage.loader->feature_buffers()) backend_.unpin(buffer);
+  stage.loader.reset();
 }
 
 void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit,
@@ -88,6 +93,7 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   options.loss_scale = job.loss_scale.start;
   options.bucket_bytes = static_cast<size_t>(job.parallel.bucket_mib * (1 << 20));
   options.loader_bytes = static_cast<size_t>(plan::loading_bytes(job, *facts_.train_data, facts_.plan, stage, replica));
+  options.snapshot_bytes = static_cast<size_t>(plan::saving_bytes(job, added.graph, facts_.plan, stage, replica));
   added.session = std::make_unique<Session>(added.graph, backend, options);
   for (size_t i = 0; i < facts_.plan.ties.size(); ++i) {
     const plan::Tie& tie = facts_.plan.ties[i];
@@ -139,9 +145,11 @@ void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool enterin
   stage.ports.push_back(std::move(port));
 }
 
-void Worker::open_data(Stage& stage) {
+void Worker::open_data(Stage& stage, int64_t first_step) {
+  close_data(stage);
   Session& session = *stage.session;
-  const data::LoaderOptions options = plan::loader_options(facts_.job, facts_.plan, stage.stage, stage.replica);
+  const data::LoaderOptions options =
+      plan::loader_options(facts_.job, facts_.plan, stage.stage, stage.replica, first_step);
   if (plan::needs_loader(*facts_.train_data, facts_.plan, stage.stage, options)) {
     stage.loader = std::make_unique<data::Loader>(*facts_.train_data, options);
     for (const std::span<std::byte> buffer : stage.loader->feature_buffers()) backend_.pin(buffer);
@@ -180,7 +188,8 @@ void Worker::abandon_memory() {
 size_t Worker::planned_bytes() const {
   size_t bytes = 0;
   for (const Stage& stage : stages_) {
-    bytes += stage.session->memory().planned_bytes + stage.session->options().loader_bytes;
+    const SessionOptions& options = stage.session->options();
+    bytes += stage.session->memory().planned_bytes + options.loader_bytes + options.snapshot_bytes;
   }
   return bytes;
 }

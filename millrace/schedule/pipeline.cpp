@@ -1,6 +1,7 @@
 // Who takes which micro-batch, and which update and version it belongs to.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "millrace/schedule/schedule.h"
@@ -48,6 +49,18 @@ int update_of(const Pipeline& pipeline, int stage, int microbatch) {
 
 int version_of(const Pipeline& pipeline, int stage, int microbatch) {
   return update_of(pipeline, stage, microbatch) - (pipeline.versions[stage] - 1);
+}
+
+int last_microbatch(const Schedule& schedule, const Action& action) {
+  if (action.kind != Kind::Reduce && action.kind != Kind::Step) return action.microbatch;
+  const Pipeline& pipeline = schedule.pipeline;
+  int of_update = 1;
+  if (pipeline.synchronous()) {
+    of_update = pipeline.microbatches;
+  } else if (pipeline.replicas == job::Replicas::RoundRobin) {
+    of_update = pipeline.num_replicas(action.stage);
+  }
+  return std::min((action.microbatch + 1) * of_update, schedule.microbatches) - 1;  // the last of all may lack some
 }
 
 std::string to_text(const Schedule& schedule, const Action& action) {

@@ -126,6 +126,10 @@ Schedule compute_schedule(const Pipeline& pipeline, int updates);
 // Forward only, for evaluation; every stage reads its newest weights.
 Schedule evaluation_schedule(const Pipeline& pipeline, int microbatches);
 
+// The last micro-batch that an action has to do with. A list whose actions from some micro-batch on are left out, where
+// every stage has finished whole updates, is the list of as many micro-batches as are left.
+int last_microbatch(const Schedule& schedule, const Action& action);
+
 // Adds slots (where they are not set), messages, reductions and updates to compute actions.
 Schedule lower(Schedule compute);
 

@@ -208,11 +208,11 @@ TEST_F(BadInput, FirstWeightsOfAnotherModelAreRefusedByName) {
 TEST_F(BadInput, CommandThatIsMissingOrUnknownIsAnsweredWithTheKnownOnes) {
   EXPECT_THAT(refusal({}),
               AllOf(HasSubstr("command"), HasSubstr("train, bench, schedule, profile, cluster, plan, simulate, report, "
-                                                    "reproduce, convert, data, export, keys")));
+                                                    "reproduce, convert, data, export, checkpoint, keys")));
   EXPECT_THAT(refusal({"trian", "job.yaml"}), AllOf(HasSubstr("\"trian\""), HasSubstr("did you mean train?")));
   EXPECT_THAT(refusal({"infer"}),
               AllOf(HasSubstr("\"infer\""), HasSubstr("train, bench, schedule, profile, cluster, plan, simulate, "
-                                                      "report, reproduce, convert, data, export, keys")));
+                                                      "report, reproduce, convert, data, export, checkpoint, keys")));
 }
 
 TEST_F(BadInput, OptionThatIsUnknownIsAnsweredWithTheNearest) {

@@ -153,14 +153,27 @@ TEST_F(FaultTest, DivergenceEndsAllWithOneLine) {
 
 // The disk is full when process 0 writes of its first step.
 TEST_F(FaultTest, AFailureOfProcessZeroEndsAllWithOneLine) {
-  std::filesystem::create_directory(path("run"));
-  std::filesystem::create_symlink("/dev/full", path("run/metrics.jsonl"));
+  std::filesystem::create_directories(path("run/metrics.jsonl"));
   const Outcome outcome = run_mpi(3, {"train", "job.yaml", "--out", "run"},
                                   {"parallel.mode=ssp", "parallel.placement=0:0.0:1.0:2", "steps=1000000"});
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
   const std::vector<std::string> lines = failures_in(outcome.err);
   ASSERT_THAT(lines, SizeIs(1)) << outcome.err;
-  EXPECT_THAT(lines[0], AllOf(HasSubstr("run/metrics.jsonl: cannot be written"), HasSubstr("No space left on device")));
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("run/metrics.jsonl: cannot be written"), HasSubstr("Is a directory")));
+}
+
+// A disk that is full: said once, and the training comes to its end.
+TEST_F(FaultTest, AFullDiskDoesNotEndTheTraining) {
+  std::filesystem::create_directory(path("run"));
+  std::filesystem::create_symlink("/dev/full", path("run/metrics.jsonl"));
+  write("run/checkpoints", "in the way");
+  const Outcome outcome = run_mpi(2, {"train", "job.yaml", "--out", "run"},
+                                  {"parallel.mode=ssp", "parallel.placement=0:0.0:1", "checkpoint.every=3 steps"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("metrics.jsonl: cannot be written: No space left on device; training goes on"));
+  EXPECT_THAT(outcome.err, HasSubstr("the checkpoint of step 3 is left out: "));
+  EXPECT_EQ(json("run/summary.json").at("failed_saves").size(), 2u);
+  EXPECT_EQ(json("run/summary.json").at("steps"), 6);
 }
 
 }  // namespace

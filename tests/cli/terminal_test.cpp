@@ -75,49 +75,73 @@ TEST_F(Terminal, OneBatchAgainAndAgainHasNoEpochs) {
 
 class Interrupt : public Terminal {
  protected:
-  // Interrupts a long run in its first steps.
-  Outcome interrupt(const std::vector<std::string>& arguments, const std::string& when) {
-    const auto process = start(arguments);
-    EXPECT_THAT(read_until(when), HasSubstr(when));
-    const auto before = std::chrono::steady_clock::now();
-    process->interrupt();
-    read_until("");
-    Outcome outcome = process->wait();
-    outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
-    return outcome;
+  // A run without an end, in its first steps.
+  std::unique_ptr<Process> start_long_run(std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments{"train", "job.yaml", "--out", "run", "--set", "steps=100000000"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    auto process = start(arguments);
+    EXPECT_THAT(read_until("loss "), HasSubstr("loss "));
+    return process;
   }
 };
 
-TEST_F(Interrupt, EndsTrainingAtOnceAndItsLine) {
-  const Outcome outcome = interrupt({"train", "job.yaml", "--out", "run", "--set", "steps=100000000"}, "loss ");
-  EXPECT_EQ(outcome.exit_code, 128 + SIGINT);
-  EXPECT_LT(outcome.seconds, 2);
-  EXPECT_THAT(shown_, EndsWith("\n"));
+TEST_F(Interrupt, IsAskedBackThenSavesAndEnds) {
+  const auto process = start_long_run();
+  process->interrupt();
+  EXPECT_THAT(read_until("Ctrl-C again: save a checkpoint and end"), HasSubstr("end? "));
+  EXPECT_THAT(read_until("loss "), HasSubstr("loss "));  // it goes on meanwhile
+  process->interrupt();
+  read_until("");
+  const Outcome outcome = process->wait();
+  EXPECT_EQ(outcome.exit_code, 75);
+  EXPECT_LT(outcome.seconds, 30);
+  EXPECT_THAT(shown_, HasSubstr("saving a checkpoint, then ending"));
+  EXPECT_THAT(shown_, EndsWith(kRedraw));
+  EXPECT_TRUE(json("run/summary.json").at("stopped"));
+  EXPECT_FALSE(exists("run/model.safetensors"));
+  ASSERT_TRUE(exists("run/checkpoints"));
+  EXPECT_EQ(run({"checkpoint", "verify", "run"}).exit_code, 0);
+  const auto step = json("run/summary.json").at("steps").get<int64_t>();
+  const Outcome rest = run({"train", "--resume", "run", "--set", "steps=" + std::to_string(step + 2)});
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(steps("run").size(), static_cast<size_t>(step + 2));
 }
 
-TEST_F(Interrupt, LeavesMetricsButNothingThatLooksFinished) {
-  interrupt({"train", "job.yaml", "--out", "run", "--set", "steps=100000000"}, "loss ");
-  EXPECT_EQ(files(), (std::set<std::string>{"job.yaml", "run", "run/job.yaml", "run/metrics.jsonl"}));
-  EXPECT_GE(steps("run").size(), 1u);
-}
-
-TEST_F(Interrupt, OfAnOverwritingRunLeavesNothingOfTheOldOne) {
-  ASSERT_EQ(run({"train", "job.yaml", "--out", "run", "--set", "steps=1"}).exit_code, 0);
-  interrupt({"train", "job.yaml", "--out", "run", "--overwrite", "--set", "steps=100000000"}, "loss ");
-  EXPECT_FALSE(exists("run/summary.json"));
+TEST_F(Interrupt, TheThirdEndsAtOnce) {
+  const auto process = start_long_run();
+  for (int i = 0; i < 3; ++i) {
+    process->interrupt();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a signal that is pending is not counted twice
+  }
+  read_until("");
+  const Outcome outcome = process->wait();
+  EXPECT_TRUE(outcome.exit_code == 128 + SIGINT || outcome.exit_code == 75) << outcome.exit_code;
   EXPECT_FALSE(exists("run/model.safetensors"));
 }
 
-TEST_F(Interrupt, WithoutATerminalEndsTrainingToo) {
-  const int nowhere = create(root_ / "stderr");
-  Process process({"train", "job.yaml", "--out", "run", "--set", "steps=100000000"}, work_, nowhere, nowhere);
-  ::close(nowhere);
-  for (int wait = 0; wait < 10'000 && !exists("run/metrics.jsonl"); ++wait) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+TEST_F(Interrupt, OfAnOverwritingRunLeavesNothingOfTheOldOne) {
+  ASSERT_EQ(
+      run({"train", "job.yaml", "--out", "run", "--set", "steps=3", "--set", "checkpoint.every=1 steps"}).exit_code, 0);
+  const auto process = start_long_run({"--overwrite"});
+  ::kill(process->pid(), SIGKILL);
+  read_until("");
+  process->wait();
+  EXPECT_EQ(files(), (std::set<std::string>{"job.yaml", "run", "run/job.yaml", "run/metrics.jsonl"}));
+}
+
+TEST_F(Interrupt, WithoutATerminalSavesAndEndsAtOnce) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    const int nowhere = create(root_ / "stderr");
+    Process process({"train", "job.yaml", "--out", "run", "--overwrite", "--set", "steps=100000000"}, work_, nowhere,
+                    nowhere);
+    ::close(nowhere);
+    const auto trains = [&] { return exists("run/metrics.jsonl") && !read("run/metrics.jsonl").empty(); };
+    for (int wait = 0; wait < 10'000 && !trains(); ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ::kill(process.pid(), signal);
+    EXPECT_EQ(process.wait().exit_code, 75) << signal;
+    EXPECT_EQ(run({"checkpoint", "verify", "run"}).exit_code, 0) << signal;
+    std::filesystem::remove_all(path("run"));
   }
-  process.interrupt();
-  EXPECT_EQ(process.wait().exit_code, 128 + SIGINT);
-  EXPECT_FALSE(exists("run/summary.json"));
 }
 
 }  // namespace

@@ -379,8 +379,8 @@ TEST(Writer, EveryKeyChangesAMemberOfItsOwn) {
     EXPECT_TRUE(seen.insert(field.key).second) << field.key;
     Job job;
     const std::string before = field.write(job);
-    for (std::string text :
-         {"0.25", "1", "7", "x", "true", "false", field.choices.empty() ? "" : field.choices.back().c_str()}) {
+    for (std::string text : {"0.25", "1", "7", "x", "true", "false", "3 steps",
+                             field.choices.empty() ? "" : field.choices.back().c_str()}) {
       if (field.read(job, text, "=").empty() && field.write(job) != before) break;
     }
     if (field.key == "precision") continue;  // has one value only

@@ -63,6 +63,9 @@ class BreakingProcess : public comm::Process {
   }
   void tell(const comm::Event& event) override { inner_->tell(event); }
   std::optional<comm::Event> next_event(std::chrono::milliseconds wait) override { return inner_->next_event(wait); }
+  void order(const comm::Order& order) override { inner_->order(order); }
+  void grant(int64_t step) override { inner_->grant(step); }
+  comm::OrderBook& orders() override { return inner_->orders(); }
   std::vector<std::string> gather(const std::string& text) override { return inner_->gather(text); }
   std::string broadcast(const std::string& text) override { return inner_->broadcast(text); }
   void abort() override { inner_->abort(); }

@@ -67,6 +67,7 @@ TEST_P(SessionTest, WhatIsLoadedIsStored) {
   for (const Graph& graph : {small_network(2), residual_network(2)}) {
     state::State state = state::initial_state(graph, 5);
     for (const graph::Param& param : graph.params) {
+      state.updates[param.name] = 7;
       if (!param.trainable()) {
         for (float& value : state.params[param.name].data) value += 0.25f;
         continue;

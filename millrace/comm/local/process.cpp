@@ -41,11 +41,16 @@ class LocalProcess : public Process {
     return event;
   }
 
+  void order(const Order& order) override { orders_.add(order); }
+  void grant(int64_t step) override { orders_.grant(step); }
+  OrderBook& orders() override { return orders_; }
+
   std::vector<std::string> gather(const std::string& text) override { return {text}; }
   std::string broadcast(const std::string& text) override { return text; }
 
   void abort() override {
     if (hub_) hub_->abort();
+    orders_.abort();
     const std::lock_guard lock(mutex_);
     aborted_ = true;
     changed_.notify_all();
@@ -53,6 +58,7 @@ class LocalProcess : public Process {
 
  private:
   std::unique_ptr<LocalHub> hub_;
+  OrderBook orders_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Event> events_;

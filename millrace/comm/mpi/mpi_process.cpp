@@ -147,10 +147,12 @@ MpiProcess::MpiProcess() {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
   MPI_Comm_size(host, &size_on_host_);
   MPI_Comm_free(&host);
-  for (MPI_Comm* comm : {&messages_, &sums_, &events_, &control_}) MPI_Comm_dup(MPI_COMM_WORLD, comm);
+  for (MPI_Comm* comm : {&messages_, &sums_, &events_, &orders_comm_, &control_}) MPI_Comm_dup(MPI_COMM_WORLD, comm);
   peer_watch_ = std::make_unique<PeerWatch>(rank_, size_);
   if (rank_ == 0) {
     MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
+  } else {
+    MPI_Irecv(&incoming_directive_, sizeof incoming_directive_, MPI_BYTE, 0, 0, orders_comm_, &directive_request_);
   }
   thread_ = std::thread([this] { serve(); });
 }
@@ -165,9 +167,10 @@ MpiProcess::~MpiProcess() {
     (void)peer_watch_.release();  // others may still be sending to it
     return;
   }
-  if (incoming_request_ != MPI_REQUEST_NULL) {
-    MPI_Cancel(&incoming_request_);
-    MPI_Wait(&incoming_request_, MPI_STATUS_IGNORE);
+  for (MPI_Request* request : {&incoming_request_, &directive_request_}) {
+    if (*request == MPI_REQUEST_NULL) continue;
+    MPI_Cancel(request);
+    MPI_Wait(request, MPI_STATUS_IGNORE);
   }
   peer_watch_.reset();
   MPI_Finalize();
@@ -219,6 +222,7 @@ void MpiProcess::serve() {
         continue;
       }
     }
+    if (directive_request_ != MPI_REQUEST_NULL) take_orders();
     peer_watch_->tick();
     // Every call moves MPI's own messages forward, too: a large one needs that while its worker computes.
     std::this_thread::sleep_for(std::chrono::microseconds(busy ? 50 : 200));
@@ -248,6 +252,44 @@ std::optional<Event> MpiProcess::next_event(std::chrono::milliseconds wait) {
   const Event event = queue_.front();
   queue_.pop_front();
   return event;
+}
+
+// One after another from process 0, which is what keeps a grant behind the orders it came after.
+void MpiProcess::take_orders() {
+  for (;;) {
+    int complete = 0;
+    MPI_Test(&directive_request_, &complete, MPI_STATUS_IGNORE);
+    if (!complete) return;
+    if (incoming_directive_.is_grant) {
+      orders_.grant(incoming_directive_.granted);
+    } else {
+      orders_.add(incoming_directive_.order);
+    }
+    MPI_Irecv(&incoming_directive_, sizeof incoming_directive_, MPI_BYTE, 0, 0, orders_comm_, &directive_request_);
+  }
+}
+
+void MpiProcess::send_directive(const Directive& directive) {
+  for (int r = 1; r < size_; ++r) {
+    check(MPI_Send(&directive, sizeof directive, MPI_BYTE, r, 0, orders_comm_), "giving an order");
+  }
+}
+
+void MpiProcess::order(const Order& order) {
+  check_abort();
+  Directive directive;
+  directive.order = order;
+  send_directive(directive);
+  orders_.add(order);
+}
+
+void MpiProcess::grant(int64_t step) {
+  check_abort();
+  Directive directive;
+  directive.is_grant = true;
+  directive.granted = step;
+  send_directive(directive);
+  orders_.grant(step);
 }
 
 std::vector<std::string> MpiProcess::gather(const std::string& text) {
@@ -286,6 +328,7 @@ std::string MpiProcess::broadcast(const std::string& text) {
 
 void MpiProcess::abort() {
   aborted_ = true;
+  orders_.abort();
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
 }

@@ -36,10 +36,16 @@ class MpiProcess : public Process {
   std::unique_ptr<Endpoint> connect(int worker, backend::Memory& memory) override;
   void tell(const Event& event) override;
   std::optional<Event> next_event(std::chrono::milliseconds wait) override;
+  void order(const Order& order) override;
+  void grant(int64_t step) override;
+  OrderBook& orders() override { return orders_; }
   std::vector<std::string> gather(const std::string& text) override;
   std::string broadcast(const std::string& text) override;
   void abort() override;
   void show(std::function<std::string()> doing) override;
+  void set_silence(double seconds) override { peer_watch_->set_silence(seconds); }
+  void keep_term_signal() override { peer_watch_->keep_term_signal(); }
+  bool term_was_asked() const override { return peer_watch_->term_was_asked(); }
 
  private:
   friend class MpiEndpoint;
@@ -50,9 +56,19 @@ class MpiProcess : public Process {
     if (aborted_.load(std::memory_order_relaxed)) throw Aborted();
   }
   void take_event(const Event& event);
+  void take_orders();
+
+  // From process 0: an order, or how far is granted.
+  struct Directive {
+    bool is_grant = false;
+    Order order;
+    int64_t granted = 0;
+  };
+  void send_directive(const Directive& directive);
 
   int rank_ = 0, size_ = 1, size_on_host_ = 1;
-  MPI_Comm messages_ = MPI_COMM_NULL, sums_ = MPI_COMM_NULL, events_ = MPI_COMM_NULL, control_ = MPI_COMM_NULL;
+  MPI_Comm messages_ = MPI_COMM_NULL, sums_ = MPI_COMM_NULL, events_ = MPI_COMM_NULL, orders_comm_ = MPI_COMM_NULL,
+           control_ = MPI_COMM_NULL;
   Topology topology_;
   std::unique_ptr<SumEngine> sum_engine_;
   std::unique_ptr<PeerWatch> peer_watch_;
@@ -62,6 +78,9 @@ class MpiProcess : public Process {
 
   Event incoming_;
   MPI_Request incoming_request_ = MPI_REQUEST_NULL;
+  OrderBook orders_;
+  Directive incoming_directive_;
+  MPI_Request directive_request_ = MPI_REQUEST_NULL;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Event> queue_;

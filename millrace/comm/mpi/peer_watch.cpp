@@ -18,14 +18,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kBeat = 200ms;
-constexpr auto kSilence = 8s;
 // mpirun leaves about a second between asking processes to end and killing them.
 constexpr auto kAfterSignal = 600ms;
 // One that has told all before it ended is heard within this.
 constexpr auto kListen = 150ms;
 constexpr auto kStale = 450ms;
-// So long without a tick, this process was stopped itself.
-constexpr auto kOwnSilence = kSilence / 2;
 
 std::atomic<bool> asked_to_end{false};
 
@@ -82,7 +79,7 @@ void PeerWatch::tick() {
   }
   last_tick_ = now;
   // A process that was stopped itself knows nothing of the others, and those have named it.
-  if (was_stopped_ && now - woke_ < kSilence && asked_to_end.load(std::memory_order_relaxed)) _exit(1);
+  if (was_stopped_ && now - woke_ < silence() && asked_to_end.load(std::memory_order_relaxed)) _exit(1);
   take_beats(now);
   if (now >= next_beat_) send_beats(now);
   look_for_silence(now);
@@ -90,7 +87,9 @@ void PeerWatch::tick() {
 }
 
 // Also in the middle of a tick, which then goes on with what it knew before.
-bool PeerWatch::stopped_since(Clock::time_point then) const { return Clock::now() - then > kOwnSilence; }
+bool PeerWatch::stopped_since(Clock::time_point then) const {
+  return Clock::now() - then > silence() / 2;  // so long without a tick, this process was stopped itself
+}
 
 void PeerWatch::send_beats(Clock::time_point now) {
   next_beat_ = now + kBeat;
@@ -112,7 +111,7 @@ void PeerWatch::say_goodbye() {
   beat.rank = rank_;
   beat.is_goodbye = true;
   for (int r = 0; r < size_; ++r) {
-    const bool silent = peers_[r].watched && Clock::now() - peers_[r].seen > kSilence;
+    const bool silent = peers_[r].watched && Clock::now() - peers_[r].seen > silence();
     if (r == rank_ || silent || is_dead(peers_[r])) continue;
     MPI_Send(&beat, sizeof beat, MPI_BYTE, r, 0, comm_);
   }
@@ -137,10 +136,9 @@ void PeerWatch::name(int rank, const std::string& what) const {
 
 void PeerWatch::look_for_silence(Clock::time_point now) {
   for (int r = 0; r < size_; ++r) {
-    if (!peers_[r].watched || now - peers_[r].seen < kSilence) continue;
+    if (!peers_[r].watched || now - peers_[r].seen < silence()) continue;
     if (stopped_since(now)) return;
-    name(r,
-         fmt::format("has not answered for {} s", std::chrono::duration_cast<std::chrono::seconds>(kSilence).count()));
+    name(r, fmt::format("has not answered for {:.3g} s", silence_s_.load()));
     say_goodbye();
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
@@ -184,7 +182,13 @@ void PeerWatch::look_after_signal(Clock::time_point now) {
     if (rank_ == 0 || r == 0) name(r, "died");
     _exit(1);
   }
-  say_goodbye();  // nobody was lost, and this process is not either
+  if (keeps_term_) {  // nobody was lost, and this process is not either
+    asked_to_end = false;
+    signalled_ = {};
+    term_was_asked_ = true;
+    return;
+  }
+  say_goodbye();
   ::signal(SIGTERM, SIG_DFL);
   ::raise(SIGTERM);
 }

@@ -22,6 +22,11 @@ class PeerWatch {
 
   void show(std::function<std::string()> doing);
 
+  void set_silence(double seconds) { silence_s_.store(seconds); }
+  // From now on a SIGTERM while nobody is lost does not end the process, but is told here.
+  void keep_term_signal() { keeps_term_.store(true); }
+  bool term_was_asked() const { return term_was_asked_.load(); }
+
   // Tells everyone that this process ends and has said why.
   void say_goodbye();
 
@@ -51,6 +56,9 @@ class PeerWatch {
   bool is_dead(const Peer& peer) const;
   bool stopped_since(Clock::time_point then) const;
   void name(int rank, const std::string& what) const;
+  Clock::duration silence() const {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(silence_s_.load()));
+  }
 
   const int rank_, size_;
   std::string host_;
@@ -60,6 +68,8 @@ class PeerWatch {
   std::vector<MPI_Request> sends_;
   MPI_Request receive_ = MPI_REQUEST_NULL;
   Clock::time_point next_beat_, signalled_, last_tick_, woke_;
+  std::atomic<double> silence_s_{8};
+  std::atomic<bool> keeps_term_{false}, term_was_asked_{false};
   bool was_stopped_ = false;
   int lost_ = -1;  // found dead when the signal to end came
   bool reason_is_known_ = false;

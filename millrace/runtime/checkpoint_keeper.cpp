@@ -1,0 +1,155 @@
+#include "millrace/runtime/checkpoint_keeper.h"
+
+#include <utility>
+
+#include "millrace/base/error.h"
+#include "millrace/job/fields.h"
+#include "millrace/job/reader.h"
+
+namespace millrace::runtime {
+namespace {
+
+// How it was run, for people.
+std::string in_words(const RunFacts& facts) {
+  const schedule::Pipeline& pipeline = facts.plan.pipeline;
+  std::string stages;
+  for (int s = 0; s < pipeline.num_stages(); ++s) {
+    stages += fmt::format("{}{}", s > 0 ? "|" : "", pipeline.num_replicas(s));
+  }
+  return fmt::format("{}, {} worker{}, replicas of stages {}", job::find_field("parallel.mode")->write(facts.job),
+                     pipeline.num_workers, pipeline.num_workers == 1 ? "" : "s", stages);
+}
+
+std::optional<double> figure_of(const state::Manifest& manifest, const char* name) {
+  const auto found = manifest.figures.find(name);
+  return found == manifest.figures.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace
+
+CheckpointKeeper::CheckpointKeeper(const RunFacts& facts, const Observer& observer, std::vector<int> savers)
+    : facts_(facts),
+      observer_(observer),
+      savers_(std::move(savers)),
+      store_(observer.checkpoints),
+      last_begin_(Clock::now()) {
+  if (!keeps()) return;
+  store_.remove_leftovers();
+  if (facts.first_step == 0) return;  // one that goes on
+  newest_ = facts.first_step;
+  const job::Best by = facts.job.checkpoint.best;
+  if (const auto best = store_.best(); best && by != job::Best::Off) {
+    best_ = figure_of(state::read_manifest(*best), by == job::Best::Loss ? "loss" : "top1");
+  }
+}
+
+CheckpointKeeper::~CheckpointKeeper() {
+  if (!saving_) return;  // it ends in the middle of one
+  if (saving_->finishing.valid()) saving_->finishing.wait();
+  store_.give_up(saving_->manifest.step);
+}
+
+bool CheckpointKeeper::due_by_time() const {
+  const job::Period& every = facts_.job.checkpoint.every;
+  if (!keeps() || saving_ || every.unit != job::Period::Unit::Minutes) return false;
+  return Clock::now() - last_begin_ >= std::chrono::duration<double>(every.count * 60);
+}
+
+bool CheckpointKeeper::begin(int64_t step, int64_t samples, bool is_best) {
+  if (!keeps() || step == newest_) return false;
+  last_begin_ = Clock::now();
+  if (saving_) {
+    fail(step, fmt::format("that of step {} is still being written", saving_->manifest.step));
+    return false;
+  }
+  try {
+    store_.begin(step);
+  } catch (const std::exception& error) {
+    fail(step, error.what());
+    return false;
+  }
+  Saving saving;
+  saving.is_best = is_best;
+  saving.waiting.insert(savers_.begin(), savers_.end());
+  saving.manifest.step = step;
+  saving.manifest.samples = samples;
+  saving.manifest.epoch = static_cast<double>(step) / facts_.steps_per_epoch;
+  saving.manifest.train_samples = facts_.train_data->size();
+  saving.manifest.plan = in_words(facts_);
+  saving.manifest.figures = figures_;
+  saving_ = std::move(saving);
+  return true;
+}
+
+void CheckpointKeeper::take(const comm::Event& saved) {
+  if (!saving_ || saved.number != saving_->manifest.step) return;
+  saving_->waiting.erase(saved.part);
+  if (saved.failure[0] != '\0' && saving_->failure.empty()) saving_->failure = saved.failure.data();
+  if (saved.values[0] > 0) {
+    saving_->manifest.loss_scale.assign(saved.values.begin(), saved.values.begin() + 3);
+  }
+  if (!saving_->waiting.empty()) return;
+  // A slow disk must not keep those who wait for grants.
+  saving_->finishing = std::async(std::launch::async, [this, saving = &*saving_] {
+    try {
+      return finish(*saving);
+    } catch (const std::exception& error) {
+      return std::string(error.what());
+    }
+  });
+}
+
+std::string CheckpointKeeper::finish(const Saving& saving) {
+  const int64_t step = saving.manifest.step;
+  if (!saving.failure.empty()) return saving.failure;
+  state::Manifest manifest = saving.manifest;
+  for (int stage = 0; stage < facts_.plan.pipeline.num_stages(); ++stage) {
+    const std::vector<state::Shard> shards = state::take_shard_list(store_.pending(step), stage);
+    manifest.shards.insert(manifest.shards.end(), shards.begin(), shards.end());
+  }
+  state::write_manifest(store_.pending(step), std::move(manifest), job::to_yaml(facts_.job));
+  const std::filesystem::path finished = store_.finish(step);
+  if (saving.is_best) store_.keep_as_best(finished);
+  store_.remove_old(facts_.job.checkpoint.keep);
+  return {};
+}
+
+void CheckpointKeeper::look_after() {
+  if (!saving_ || !saving_->finishing.valid()) return;
+  if (saving_->finishing.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+  const std::string failure = saving_->finishing.get();
+  const Saving saving = std::move(*saving_);
+  saving_.reset();
+  if (!failure.empty()) {
+    store_.give_up(saving.manifest.step);
+    return fail(saving.manifest.step, failure);
+  }
+  newest_ = saving.manifest.step;
+}
+
+std::optional<state::Manifest> CheckpointKeeper::newest_before(int64_t step) const {
+  if (!keeps()) return std::nullopt;
+  const std::vector<std::filesystem::path> all = store_.list();
+  for (auto path = all.rbegin(); path != all.rend(); ++path) {
+    if (state::step_of(*path).value_or(step) < step) return state::read_manifest(*path);
+  }
+  return std::nullopt;
+}
+
+void CheckpointKeeper::fail(int64_t step, const std::string& why) {
+  failures_.push_back(fmt::format("step {}: {}", step, why));
+  observer_.on_note(fmt::format("the checkpoint of step {} is left out: {}; training goes on", step, why));
+}
+
+bool CheckpointKeeper::take_evaluation(const Metrics& metrics) {
+  if (metrics.rows == 0) return false;
+  figures_ = {{"loss", metrics.loss()}, {"top1", metrics.top1 / metrics.rows}};
+  const job::Best by = facts_.job.checkpoint.best;
+  if (by == job::Best::Off || !keeps()) return false;
+  const double figure = figures_.at(by == job::Best::Loss ? "loss" : "top1");
+  const bool better = !best_ || (by == job::Best::Loss ? figure < *best_ : figure > *best_);
+  if (better) best_ = figure;
+  return better;
+}
+
+}  // namespace millrace::runtime
