@@ -1,0 +1,99 @@
+// A training that is kept going: workers die and stop, and it ends as if nothing had been.
+#include <gmock/gmock.h>
+
+#include <random>
+
+#include "cli/mpi_runner.h"
+
+namespace millrace::cli {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  std::ifstream in("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
+  for (pid_t pid = 0; in >> pid;) children.push_back(pid);
+  return children;
+}
+
+class Restart : public MpiTest {
+ protected:
+  static constexpr const char* kSteps = "steps=90";
+
+  std::vector<std::string> sets() const {
+    return {kSteps,
+            "checkpoint.every=5 steps",
+            "data.test_samples=0",
+            "parallel.silence_s=2",
+            "parallel.mode=1f1b",
+            "parallel.microbatches=2",
+            "parallel.placement=0:0.0:1"};
+  }
+  std::unique_ptr<Process> start_supervised(std::vector<std::string> more) const {
+    std::vector<std::string> arguments{"train", "job.yaml", "--out", "run", "--restarts", "9", "--backoff", "0.1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    for (const std::string& set : sets()) arguments.insert(arguments.end(), {"--set", set});
+    return start_program(MILLRACE_BINARY, arguments);
+  }
+  size_t steps_done() const { return exists("run/metrics.jsonl") ? lines_of(read("run/metrics.jsonl")).size() : 0; }
+  // Until it trains, some steps after the last time.
+  void await_progress(const Process& process, size_t steps) const {
+    const auto begin = std::chrono::steady_clock::now();
+    while (steps_done() < steps) {
+      ASSERT_NE(::kill(process.pid(), 0), -1);
+      ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(2)) << steps_done();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  void expect_as_never_interrupted(const Outcome& outcome) {
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    ASSERT_EQ(run({"train", "job.yaml", "--out", "whole"}, sets()).exit_code, 0);
+    EXPECT_TRUE(read("run/model.safetensors") == read("whole/model.safetensors"));
+  }
+};
+
+TEST_F(Restart, OfAProcessThatIsKilledTwice) {
+  const auto process = start_supervised({});
+  for (const size_t steps : {15, 45}) {
+    ASSERT_NO_FATAL_FAILURE(await_progress(*process, steps));
+    const std::vector<pid_t> children = children_of(process->pid());
+    ASSERT_EQ(children.size(), 1u);
+    ::kill(children[0], SIGKILL);
+  }
+  const Outcome outcome = finish(*process);
+  expect_as_never_interrupted(outcome);
+  EXPECT_THAT(outcome.err, HasSubstr("died by SIGKILL"));
+  EXPECT_EQ(lines_of(read("run/restarts.jsonl")).size(), 3u);
+}
+
+// One of the processes of mpirun, killed or stopped.
+TEST_F(Restart, OfWorkersThatAreLost) {
+  const auto process =
+      start_supervised({"--workers", "2", "--launcher",
+                        std::string(MILLRACE_MPIRUN) + " --oversubscribe --bind-to none -x ASAN_OPTIONS"});
+  size_t steps = 15;
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    ASSERT_NO_FATAL_FAILURE(await_progress(*process, steps));
+    const std::vector<pid_t> launchers = children_of(process->pid());
+    ASSERT_EQ(launchers.size(), 1u);
+    const std::vector<pid_t> workers = children_of(launchers[0]);
+    ASSERT_EQ(workers.size(), 2u);
+    ::kill(workers[1], signal);
+    steps += 30;
+  }
+  const Outcome outcome = finish(*process);
+  expect_as_never_interrupted(outcome);
+  EXPECT_THAT(outcome.err, HasSubstr("died; last: "));
+  EXPECT_THAT(outcome.err, HasSubstr("has not answered for 2 s; last: "));
+}
+
+TEST_F(Restart, IsNotForWhatTheUserMustMend) {
+  EXPECT_THAT(refusal({"train", "job.yaml", "--out", "run", "--restarts", "3", "--set", "batch=0"}),
+              HasSubstr("batch"));
+  EXPECT_THAT(refusal({"train", "job.yaml", "--elastic"}), HasSubstr("--hosts"));
+  EXPECT_FALSE(exists("run"));
+}
+
+}  // namespace
+}  // namespace millrace::cli
