@@ -14,12 +14,12 @@ endif()
 set(fuzz_flags -std=c++20 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -I${CMAKE_SOURCE_DIR}
                -isystem ${CMAKE_BINARY_DIR})
 file(GLOB_RECURSE parser_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/millrace/data/text/*.cpp
-     ${CMAKE_SOURCE_DIR}/millrace/data/image/*.cpp ${CMAKE_SOURCE_DIR}/millrace/data/files/*.cpp)
+     ${CMAKE_SOURCE_DIR}/millrace/data/image/*.cpp ${CMAKE_SOURCE_DIR}/millrace/data/files/*.cpp
+     ${CMAKE_SOURCE_DIR}/millrace/base/*.cpp)
 list(APPEND parser_sources ${CMAKE_SOURCE_DIR}/millrace/data/sampler.cpp ${CMAKE_SOURCE_DIR}/millrace/job/text.cpp
      ${CMAKE_SOURCE_DIR}/millrace/state/safetensors_read.cpp ${CMAKE_SOURCE_DIR}/millrace/state/safetensors_layout.cpp
      ${CMAKE_SOURCE_DIR}/millrace/state/checkpoint_manifest.cpp ${CMAKE_SOURCE_DIR}/millrace/state/sealed_json.cpp
-     ${CMAKE_SOURCE_DIR}/millrace/state/checksum.cpp ${CMAKE_SOURCE_DIR}/millrace/base/shape.cpp
-     ${record_sources})
+     ${CMAKE_SOURCE_DIR}/millrace/state/checksum.cpp ${record_sources})
 set(fuzz_objects "")
 foreach(source ${parser_sources})
   string(MD5 hash ${source})

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "millrace/base/error.h"
-#include "millrace/state/pending_file.h"
+#include "millrace/base/pending_file.h"
 
 namespace millrace::state {
 namespace {

@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "millrace/base/error.h"
+#include "millrace/base/pending_file.h"
 #include "millrace/state/checked_file.h"
 #include "millrace/state/checkpoint.h"
 #include "millrace/state/checkpoint_manifest.h"
-#include "millrace/state/pending_file.h"
 #include "millrace/state/safetensors_layout.h"
 #include "millrace/state/sealed_json.h"
 
@@ -79,13 +79,13 @@ void write_manifest(const fs::path& directory, Manifest manifest, const std::str
   manifest.job_xxh3 = Checksum::of(job_yaml);
   const std::string file = (directory / "manifest.json").string();
   const std::string text = manifest_text(manifest, file);
-  write_text((directory / "job.yaml").string(), job_yaml);
-  write_text(file, text);
+  write_file((directory / "job.yaml").string(), job_yaml);
+  write_file(file, text);
 }
 
 void write_shard_list(const fs::path& directory, int part, const std::vector<Shard>& shards) {
   const std::string file = shard_list_file(directory, part).string();
-  write_text(file, shard_list_text(shards, file));
+  write_file(file, shard_list_text(shards, file));
 }
 
 std::vector<Shard> take_shard_list(const fs::path& directory, int part) {

@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "millrace/base/error.h"
-#include "millrace/state/pending_file.h"
+#include "millrace/base/pending_file.h"
 #include "millrace/state/safetensors.h"
 #include "millrace/state/safetensors_layout.h"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "millrace/base/pending_file.h"
 #include "millrace/data/files/file_pool.h"
 #include "millrace/data/files/image_source.h"
-#include "millrace/data/files/pending_file.h"
 #include "millrace/data/skip_log.h"
 
 namespace millrace::data {

@@ -11,11 +11,11 @@
 #include <optional>
 
 #include "millrace/base/error.h"
+#include "millrace/base/pending_file.h"
 #include "millrace/data/bad_sample.h"
 #include "millrace/data/files/convert_manifest.h"
 #include "millrace/data/files/convert_target.h"
 #include "millrace/data/files/parallel.h"
-#include "millrace/data/files/pending_file.h"
 #include "millrace/data/sampler.h"
 
 namespace millrace::data {

@@ -7,12 +7,12 @@
 #include <filesystem>
 
 #include "millrace/base/error.h"
+#include "millrace/base/pending_file.h"
 #include "millrace/data/bad_sample.h"
 #include "millrace/data/files/cifar.h"
 #include "millrace/data/files/image_folder.h"
 #include "millrace/data/files/listing.h"
 #include "millrace/data/files/ofrecord_writer.h"
-#include "millrace/data/files/pending_file.h"
 
 namespace millrace::data {
 namespace {

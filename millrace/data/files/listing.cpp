@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "millrace/base/error.h"
-#include "millrace/data/files/pending_file.h"
+#include "millrace/base/pending_file.h"
 
 namespace millrace::data {
 namespace {

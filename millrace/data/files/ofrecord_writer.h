@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "millrace/data/files/pending_file.h"
+#include "millrace/base/pending_file.h"
 
 namespace millrace::data {
 

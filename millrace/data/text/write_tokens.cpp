@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "millrace/base/error.h"
-#include "millrace/data/files/pending_file.h"
+#include "millrace/base/pending_file.h"
 #include "millrace/data/text/tsv.h"
 
 namespace millrace::data {

@@ -3,13 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace millrace::data {
+namespace millrace {
 
+// Throws std::runtime_error with one line that names the file.
 class PendingFile {
  public:
   explicit PendingFile(const std::string& path);
@@ -19,6 +21,7 @@ class PendingFile {
 
   void write(std::span<const uint8_t> bytes);
   void write(std::string_view text);
+  void write(const void* data, size_t bytes) { write(std::span(static_cast<const uint8_t*>(data), bytes)); }
 
   // Durable: on the disk before it has its name, so that a power cut never leaves half a file under it. Without, only
   // a crash of the process is survived, which is enough where many small files are synced together afterwards.
@@ -46,4 +49,7 @@ class PendingFile {
 // Whole or not at all.
 void write_file(const std::string& path, std::string_view text);
 
-}  // namespace millrace::data
+// Brings the names in a directory to the disk; an errno, or 0, also where the file system has no such thing.
+int flush_directory(const std::filesystem::path& directory);
+
+}  // namespace millrace

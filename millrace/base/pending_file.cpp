@@ -1,4 +1,4 @@
-#include "millrace/data/files/pending_file.h"
+#include "millrace/base/pending_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 
 #include "millrace/base/error.h"
 
-namespace millrace::data {
+namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
@@ -25,7 +25,7 @@ std::string temporary_beside(const std::string& path) {
 }  // namespace
 
 PendingFile::PendingFile(const std::string& path) : path_(path), temporary_(temporary_beside(path)) {
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail("created");
 }
 
@@ -55,11 +55,7 @@ void PendingFile::put_in_place(bool durable) {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("put in place");
   temporary_.clear();
   if (!durable) return;
-  const std::string folder = fs::path(path_).parent_path().string();
-  const int directory = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return;  // the name is in place; only its survival of a power cut is unsure
-  ::fsync(directory);
-  ::close(directory);
+  flush_directory(fs::path(path_).parent_path());  // else only its survival of a power cut is unsure
 }
 
 void PendingFile::remove_leftovers(const std::string& folder) {
@@ -94,4 +90,12 @@ void write_file(const std::string& path, std::string_view text) {
   file.put_in_place();
 }
 
-}  // namespace millrace::data
+int flush_directory(const fs::path& directory) {
+  const int descriptor = ::open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return errno;
+  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  return error == EINVAL || error == ENOTSUP ? 0 : error;
+}
+
+}  // namespace millrace
