@@ -4,7 +4,6 @@
 
 #include "millrace/base/error.h"
 #include "millrace/job/fields.h"
-#include "millrace/job/reader.h"
 
 namespace millrace::runtime {
 namespace {
@@ -107,7 +106,7 @@ std::string CheckpointKeeper::finish(const Saving& saving) {
     const std::vector<state::Shard> shards = state::take_shard_list(store_.pending(step), stage);
     manifest.shards.insert(manifest.shards.end(), shards.begin(), shards.end());
   }
-  state::write_manifest(store_.pending(step), std::move(manifest), job::to_yaml(facts_.job));
+  state::write_manifest(store_.pending(step), std::move(manifest), facts_.job_text);
   const std::filesystem::path finished = store_.finish(step);
   if (saving.is_best) store_.keep_as_best(finished);
   store_.remove_old(facts_.job.checkpoint.keep);

@@ -7,7 +7,6 @@
 
 #include "millrace/base/error.h"
 #include "millrace/job/lr_schedule.h"
-#include "millrace/job/reader.h"
 
 namespace millrace::runtime {
 
@@ -100,7 +99,8 @@ Conductor::Boundary Conductor::next_boundary() const {
 
 TrainingResult Conductor::run() {
   position_ = told_ = granted_ = facts_.first_step;
-  samples_ = facts_.first_samples;
+  samples_ = result_.samples = facts_.first_samples;
+  result_.steps = facts_.first_step;
   latest_ = since_ = Clock::now();
   while (position_ < facts_.total_steps) {
     const Boundary boundary = next_boundary();
@@ -111,11 +111,13 @@ TrainingResult Conductor::run() {
     }
     const bool reached = position_ == boundary.step;
     bool is_best = false;
-    if (reached && boundary.evaluates) is_best = evaluate();
+    const bool in_haste = result_.stopped && position_ < facts_.total_steps;
+    if (reached && boundary.evaluates && !in_haste) is_best = evaluate();
     const bool saves = (reached && boundary.saves) || keeper_.due_by_time() || result_.stopped;
     if (saves || is_best) save(is_best);
     if (result_.stopped) break;
   }
+  if (position_ == facts_.total_steps) result_.stopped = false;  // it was at its end
   process_.order({Order::Kind::End, position_, 0, 0});
   await_save();
   result_.saved_step = keeper_.newest();

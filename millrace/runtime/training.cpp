@@ -13,6 +13,7 @@
 
 #include "millrace/backend/cuda/cuda_backend.h"
 #include "millrace/base/error.h"
+#include "millrace/job/reader.h"
 #include "millrace/job/stage_file.h"
 #include "millrace/model/model.h"
 #include "millrace/runtime/conductor.h"
@@ -29,6 +30,7 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
                    const StateReader& reader)
     : process_(process) {
   facts_.job = job;
+  facts_.job_text = job::to_yaml(job);
   graph_ = model::training_graph(job, job.batch / job.parallel.microbatches);
   if (!job.model.init.empty()) state::check_params(job.model.init, graph_);  // before kernels are measured
   open_data();

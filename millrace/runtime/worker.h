@@ -27,6 +27,7 @@ namespace millrace::runtime {
 // What all workers of a run share.
 struct RunFacts {
   job::Job job;
+  std::string job_text;  // as it was given, before this machine filled in what it leaves open
   plan::Plan plan;
   schedule::Schedule shape;  // any training schedule of the plan: its slots are those of the run
   std::unique_ptr<data::Dataset> train_data, test_data;  // no test data: nothing is evaluated

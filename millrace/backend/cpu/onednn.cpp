@@ -1,5 +1,6 @@
 #include "millrace/backend/cpu/onednn.h"
 
+#include <cstring>
 #include <unordered_map>
 #include <utility>
 
@@ -112,10 +113,15 @@ Kernel make_reorder(std::shared_ptr<OneDnn> dnn, const Desc& from, const Desc& t
 }
 
 void reorder_now(OneDnn& dnn, const Desc& from, const void* source, const Desc& to, void* target) {
+  if (from == to) {
+    std::memcpy(target, source, from.get_size());
+    return;
+  }
   dnnl::memory in(from, dnn.engine, const_cast<void*>(source));
   dnnl::memory out(to, dnn.engine, target);
-  dnnl::reorder(in, out).execute(dnn.stream, in, out);
-  dnn.stream.wait();
+  dnnl::stream own(dnn.engine);  // a snapshot is copied while the worker computes
+  dnnl::reorder(in, out).execute(own, in, out);
+  own.wait();
 }
 
 }  // namespace millrace::backend::cpu
