@@ -15,8 +15,10 @@ set(fuzz_flags -std=c++20 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=a
                -isystem ${CMAKE_BINARY_DIR})
 file(GLOB_RECURSE parser_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/millrace/data/text/*.cpp
      ${CMAKE_SOURCE_DIR}/millrace/data/image/*.cpp ${CMAKE_SOURCE_DIR}/millrace/data/files/*.cpp
-     ${CMAKE_SOURCE_DIR}/millrace/base/*.cpp)
-list(APPEND parser_sources ${CMAKE_SOURCE_DIR}/millrace/data/sampler.cpp ${CMAKE_SOURCE_DIR}/millrace/job/text.cpp
+     ${CMAKE_SOURCE_DIR}/millrace/base/*.cpp ${CMAKE_SOURCE_DIR}/millrace/job/*.cpp)
+list(APPEND parser_sources ${CMAKE_SOURCE_DIR}/millrace/data/sampler.cpp
+     ${CMAKE_SOURCE_DIR}/millrace/plan/plan_file.cpp ${CMAKE_SOURCE_DIR}/millrace/profile/profile_json.cpp
+     ${CMAKE_SOURCE_DIR}/millrace/profile/pipedream_graph.cpp
      ${CMAKE_SOURCE_DIR}/millrace/state/safetensors_read.cpp ${CMAKE_SOURCE_DIR}/millrace/state/safetensors_layout.cpp
      ${CMAKE_SOURCE_DIR}/millrace/state/checkpoint_manifest.cpp ${CMAKE_SOURCE_DIR}/millrace/state/sealed_json.cpp
      ${CMAKE_SOURCE_DIR}/millrace/state/checksum.cpp ${record_sources})
@@ -41,7 +43,7 @@ foreach(fuzzer ${fuzzers})
   set(binary ${CMAKE_BINARY_DIR}/bin/${name})
   add_custom_command(OUTPUT ${binary}
     COMMAND ${MILLRACE_CLANG} ${fuzz_flags} -fsanitize=fuzzer,address,undefined ${fuzzer} ${fuzz_objects} -o ${binary}
-            -lfmt -ljpeg -lpng -lprotobuf-lite -lutf8proc -lz -lpthread
+            -lfmt -lyaml-cpp -ljpeg -lpng -lprotobuf-lite -lutf8proc -lz -lpthread
     DEPENDS ${fuzzer} ${fuzz_objects} COMMENT "Linking ${name}")
   add_custom_target(${name}_binary ALL DEPENDS ${binary})
   # New inputs go to a folder of the build, found ones never to the corpus.
