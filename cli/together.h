@@ -15,9 +15,10 @@ namespace millrace::cli {
 // as one process fails, and process 0 is to have its word first. Its exit code is the job's.
 struct SilentExit {};
 
-// Every process does `work`. If it fails on any, all of them end here, and process 0 says why.
-template <typename Work>
-void together(std::unique_ptr<comm::Process>& process, Work&& work) {
+// Every process does `work`. If it fails on any, all of them end here, and process 0 says why. `undo` takes back what
+// one that did not fail has made, before the process is gone.
+template <typename Work, typename Undo>
+void together(std::unique_ptr<comm::Process>& process, Work&& work, Undo&& undo) {
   std::string failure;  // exit code, then the line
   try {
     work();
@@ -33,10 +34,16 @@ void together(std::unique_ptr<comm::Process>& process, Work&& work) {
   first = process->broadcast(first);
   if (first.empty()) return;
   const bool speaks = process->rank() == 0;
+  undo();
   process.reset();
   if (!speaks) throw SilentExit{};
   if (first[0] == '2') throw std::invalid_argument(first.substr(1));
   throw std::runtime_error(first.substr(1));
+}
+
+template <typename Work>
+void together(std::unique_ptr<comm::Process>& process, Work&& work) {
+  together(process, work, [] {});
 }
 
 // Process 0 reads the job; the others need not have its file.

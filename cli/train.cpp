@@ -270,15 +270,17 @@ int train_and_report(const TrainArguments& arguments, const job::Job& job, const
   return 0;
 }
 
-void check_position(const Resumed& resumed, const runtime::Training& training) {
-  const state::Manifest& manifest = resumed.checkpoint.manifest;
+void check_position(const Start& start, const runtime::Training& training) {
+  const auto& [directory, manifest] = start.resumed->checkpoint;
   if (manifest.train_samples != training.train_samples()) {
-    fail_input("{} was made with {} samples of training data, now there are {}; name the same data",
-               resumed.checkpoint.directory.string(), manifest.train_samples, training.train_samples());
+    fail_input("{} was made with {} samples of training data, now there are {}; name the same data", directory.string(),
+               manifest.train_samples, training.train_samples());
   }
-  if (manifest.step >= training.total_steps()) {
-    fail_input("{} is at step {} of {}: nothing is left to do; write --set steps={} or more epochs",
-               resumed.checkpoint.directory.string(), manifest.step, training.total_steps(), 2 * manifest.step);
+  // A run may have been ended between its last step and its last file.
+  const bool is_finished = start.goes_on && std::filesystem::exists(start.resumed->run / "model.safetensors");
+  if (manifest.step > training.total_steps() || (manifest.step == training.total_steps() && is_finished)) {
+    fail_input("{} is at step {} of {}: nothing is left to do; write --set steps={} or more epochs", directory.string(),
+               manifest.step, training.total_steps(), 2 * manifest.step);
   }
 }
 
@@ -310,18 +312,20 @@ int train(const TrainArguments& arguments) {
       start.resumed ? std::filesystem::absolute(start.resumed->checkpoint.directory).string() : std::string());
   const MemoryMeter memory(job);
   std::unique_ptr<runtime::Training> training;
-  together(process, [&] {
-    const runtime::OnMeasure announce = process->rank() == 0 ? announce_measuring() : runtime::OnMeasure();
-    runtime::StateReader reader;
-    if (!checkpoint.empty()) {
-      reader = [&](const runtime::Session::Wanted& wanted) {
-        return state::read_state(checkpoint, state::read_manifest(checkpoint), wanted);
-      };
-    }
-    auto made = std::make_unique<runtime::Training>(job, *process, machine_limit(job), announce, reader);
-    if (start.resumed) check_position(*start.resumed, *made);
-    training = std::move(made);  // what fails is gone before the process is
-  });
+  together(
+      process,
+      [&] {
+        const runtime::OnMeasure announce = process->rank() == 0 ? announce_measuring() : runtime::OnMeasure();
+        runtime::StateReader reader;
+        if (!checkpoint.empty()) {
+          reader = [&](const runtime::Session::Wanted& wanted) {
+            return state::read_state(checkpoint, state::read_manifest(checkpoint), wanted);
+          };
+        }
+        training = std::make_unique<runtime::Training>(job, *process, machine_limit(job), announce, reader);
+        if (start.resumed) check_position(start, *training);
+      },
+      [&] { training.reset(); });
   if (process->rank() == 0) return train_and_report(arguments, job, start, *process, *training, memory);
   // What process 0 asks for, in its order.
   const EndRequest ignored(*process, [](const std::string&) {});

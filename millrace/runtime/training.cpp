@@ -309,7 +309,8 @@ TrainingResult Training::run(const Observer& observer) {
   checkpoints_ = process_.broadcast(observer.checkpoints.string());
   if (!checkpoints_.empty() && process_.size() > 1) check_directory_is_shared();
   const std::vector<int> savers = prepare_saving();
-  schedule_for(std::min(longest_list(facts_.plan.pipeline), facts_.total_steps - facts_.first_step));
+  const int64_t left = facts_.total_steps - facts_.first_step;
+  if (left > 0) schedule_for(std::min(longest_list(facts_.plan.pipeline), left));
 
   std::vector<std::future<void>> calls;
   std::atomic<size_t> last_order{0};

@@ -114,6 +114,19 @@ TEST_F(CheckpointTest, IsGoneOnFromOnAnotherPlanAndInAnotherPlace) {
   EXPECT_TRUE(exists("run/checkpoints/step-00000020"));
 }
 
+// Ended after its last step and before its last file.
+TEST_F(CheckpointTest, OfTheLastStepIsFinished) {
+  ASSERT_EQ(train("run", {"checkpoint.every=10 steps"}).exit_code, 0);
+  const std::string whole = weights("run");
+  std::filesystem::remove(path("run/model.safetensors"));
+  std::filesystem::remove(path("run/summary.json"));
+  const Outcome rest = run({"train", "--resume", "run"});
+  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_TRUE(weights("run") == whole);
+  EXPECT_EQ(json("run/summary.json").at("steps"), 24);
+  expect_steps("run", 24);
+}
+
 TEST_F(CheckpointTest, WhatWouldBeAnotherTrainingIsRefused) {
   ASSERT_EQ(train("run", {"checkpoint.every=10 steps"}).exit_code, 0);
   EXPECT_THAT(refusal({"train", "--resume", "run"}), HasSubstr("is at step 24 of 24: nothing is left to do"));
