@@ -51,9 +51,7 @@ bool is_checkpoint(const fs::path& path) { return fs::exists(path / "manifest.js
 std::vector<fs::path> checkpoints_at(const fs::path& path) {
   if (is_checkpoint(path)) return {path};
   const fs::path folder = fs::exists(path / "checkpoints") ? path / "checkpoints" : path;
-  const state::CheckpointStore store(folder);
-  std::vector<fs::path> all = store.list();
-  if (const auto best = store.best()) all.push_back(*best);
+  std::vector<fs::path> all = state::CheckpointStore(folder).all();
   if (all.empty()) {
     fail_input("{}: there is no checkpoint; write a run's directory, or one of its checkpoints", path.string());
   }

@@ -51,6 +51,13 @@ fs::path run_of(const fs::path& checkpoint) {
   return shown.empty() ? "." : shown;
 }
 
+std::vector<fs::path> later_checkpoints(const Resumed& resumed) {
+  std::vector<fs::path> all = state::CheckpointStore(resumed.checkpoint.directory.parent_path()).list();
+  std::erase_if(
+      all, [&](const fs::path& path) { return state::step_of(path).value_or(0) <= resumed.checkpoint.manifest.step; });
+  return all;
+}
+
 }  // namespace
 
 Resumed resume(const ResumeArguments& arguments, const JobArguments& from) {
@@ -74,17 +81,20 @@ Resumed resume(const ResumeArguments& arguments, const JobArguments& from) {
   return resumed;
 }
 
-void set_aside_later_checkpoints(const Resumed& resumed, bool overwrite) {
-  const fs::path folder = resumed.checkpoint.directory.parent_path();
-  for (const fs::path& other : state::CheckpointStore(folder).list()) {
-    if (state::step_of(other).value_or(0) <= resumed.checkpoint.manifest.step) continue;
-    if (!state::verify(other).empty()) {
-      fs::rename(other, folder / ("damaged-" + other.filename().string()));
-    } else if (overwrite) {
-      state::CheckpointStore(folder).remove(other);
+void check_later_checkpoints(const Resumed& resumed, bool overwrite) {
+  for (const fs::path& later : later_checkpoints(resumed)) {
+    if (overwrite || !state::verify(later).empty()) continue;
+    fail_input("{} is newer than {}; write --overwrite to drop it, or --out for another run", later.string(),
+               resumed.checkpoint.directory.filename().string());
+  }
+}
+
+void set_aside_later_checkpoints(const Resumed& resumed) {
+  for (const fs::path& later : later_checkpoints(resumed)) {
+    if (state::verify(later).empty()) {
+      state::CheckpointStore(later.parent_path()).remove(later);
     } else {
-      fail_input("{} is newer than {}; write --overwrite to drop it, or --out for another run", other.string(),
-                 resumed.checkpoint.directory.filename().string());
+      fs::rename(later, later.parent_path() / ("damaged-" + later.filename().string()));
     }
   }
 }

@@ -26,8 +26,10 @@ struct Resumed {
 // The job that was saved, or the one that is named, with --plan and --set. Refuses what would not be the same training.
 Resumed resume(const ResumeArguments& arguments, const JobArguments& job);
 
-// Before a run goes on in its own directory: checkpoints after the one it goes on from are another course of it.
-// Damaged ones are renamed, good ones refused unless they may be overwritten.
-void set_aside_later_checkpoints(const Resumed& resumed, bool overwrite);
+// A run that goes on in its own directory: checkpoints after the one it goes on from are another course of it. Good
+// ones are refused unless they may be overwritten.
+void check_later_checkpoints(const Resumed& resumed, bool overwrite);
+// When nothing is left that could be refused: damaged ones are renamed, good ones removed.
+void set_aside_later_checkpoints(const Resumed& resumed);
 
 }  // namespace millrace::cli

@@ -17,12 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kTailBytes = 65536;  // records are some 150 bytes
 
-std::vector<fs::path> checkpoints_of(const fs::path& run) {
-  const state::CheckpointStore store(run / "checkpoints");
-  std::vector<fs::path> all = store.list();
-  if (const auto best = store.best()) all.push_back(*best);
-  return all;
-}
+std::vector<fs::path> checkpoints_of(const fs::path& run) { return state::CheckpointStore(run / "checkpoints").all(); }
 
 // Of the last record of a step. What ended the run may have cut the last line.
 std::optional<int64_t> last_step_in(const fs::path& metrics) {

@@ -198,7 +198,7 @@ struct Start {
 
 void check_outputs(const TrainArguments& arguments, const Start& start) {
   if (start.goes_on) {
-    set_aside_later_checkpoints(*start.resumed, arguments.overwrite);
+    check_later_checkpoints(*start.resumed, arguments.overwrite);
   } else if (arguments.out.empty()) {
     report::check_run_directory("runs", true);  // a numbered directory in it
   } else {
@@ -208,7 +208,10 @@ void check_outputs(const TrainArguments& arguments, const Start& start) {
 }
 
 report::RunDirectory open_directory(const TrainArguments& arguments, const job::Job& job, const Start& start) {
-  if (start.goes_on) return report::RunDirectory::open(start.resumed->run);
+  if (start.goes_on) {
+    set_aside_later_checkpoints(*start.resumed);
+    return report::RunDirectory::open(start.resumed->run);
+  }
   return arguments.out.empty() ? report::RunDirectory::create_numbered(job.name)
                                : report::RunDirectory::create(arguments.out, arguments.overwrite);
 }
@@ -339,6 +342,23 @@ bool is_supervised(const Supervision& how) {
   return how.restarts > 0 || how.elastic || how.workers > 0 || !how.hosts.empty() || !how.launcher.empty();
 }
 
+// Options that would do nothing.
+void check_options(const TrainArguments& arguments) {
+  const Supervision& how = arguments.supervision;
+  const Supervision usual;
+  if (arguments.resume.fallback && arguments.resume.from.empty()) {
+    fail_input("--fallback: which run it is to go on with is not said; write --resume RUN too");
+  }
+  if (is_supervised(how)) return;
+  const std::pair<const char*, bool> given[] = {{"--hang-after", how.hang_after_s != usual.hang_after_s},
+                                                {"--probe-every", how.probe_every_s != usual.probe_every_s},
+                                                {"--backoff", how.backoff_s != usual.backoff_s},
+                                                {"--grace", how.grace_s != usual.grace_s}};
+  for (const auto& [option, is_given] : given) {
+    if (is_given) fail_input("{}: is for a training that is started again; write --restarts N too", option);
+  }
+}
+
 // The same command again, in a child that is watched.
 int train_supervised(const TrainArguments& arguments) {
   if (!comm::is_first_process()) throw SilentExit();  // under mpirun, which is refused: once
@@ -417,7 +437,8 @@ void declare_train(CLI::App& app, Action& action) {
   command->add_option("--out", arguments->out, "The run directory (default: runs/<job>-<n>)")
       ->type_name("DIR")
       ->check(not_empty("runs/first"));
-  command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --out already holds");
+  command->add_flag("--overwrite", arguments->overwrite,
+                    "Replace the run that --out already holds; with --resume, drop what is newer");
   command->add_option("--json", arguments->json, "Also write the summary here")
       ->type_name("FILE")
       ->check(not_empty("summary.json"));
@@ -430,6 +451,7 @@ void declare_train(CLI::App& app, Action& action) {
       "`millrace keys` lists every key of a job.");
   command->callback([arguments, &action] {
     action = [arguments] {
+      check_options(*arguments);
       return is_supervised(arguments->supervision) ? train_supervised(*arguments) : train(*arguments);
     };
   });

@@ -22,10 +22,7 @@ bool present(const fs::path& path) {
 
 // All checkpoints of a directory, the best one too, the newest first.
 std::vector<fs::path> newest_first(const fs::path& directory) {
-  const CheckpointStore store(directory);
-  std::vector<fs::path> all;
-  if (const auto best = store.best()) all.push_back(*best);
-  for (fs::path& path : store.list()) all.push_back(std::move(path));
+  std::vector<fs::path> all = CheckpointStore(directory).all();
   std::stable_sort(all.begin(), all.end(), [](const fs::path& a, const fs::path& b) {
     return std::tuple(step_of(a), a.filename()) > std::tuple(step_of(b), b.filename());  // "step" before "best"
   });

@@ -128,6 +128,12 @@ std::optional<fs::path> CheckpointStore::best() const {
   return found.empty() ? std::nullopt : std::optional(found.back());
 }
 
+std::vector<fs::path> CheckpointStore::all() const {
+  std::vector<fs::path> all = list();
+  if (auto kept = best()) all.push_back(std::move(*kept));
+  return all;
+}
+
 fs::path CheckpointStore::path(int64_t step) const { return directory_ / step_name(step); }
 
 fs::path CheckpointStore::pending(int64_t step) const { return directory_ / fmt::format(".{}.part", step_name(step)); }

@@ -23,6 +23,7 @@ class CheckpointStore {
   // step-<n>, the newest last; best-step-<n> is not among them. Links are left alone.
   std::vector<std::filesystem::path> list() const;
   std::optional<std::filesystem::path> best() const;
+  std::vector<std::filesystem::path> all() const;  // the best last
 
   // Where the checkpoint of a step lies, and where it is while it is written: the same on every process.
   std::filesystem::path path(int64_t step) const;

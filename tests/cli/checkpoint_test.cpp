@@ -138,6 +138,13 @@ TEST_F(CheckpointTest, WhatWouldBeAnotherTrainingIsRefused) {
               HasSubstr("data.train_samples 26, not 27"));
   EXPECT_THAT(refusal({"train", "--resume", "run/checkpoints/step-00000010"}),
               AllOf(HasSubstr("step-00000020 is newer than step-00000010"), HasSubstr("--overwrite")));
+  // What is refused for another reason costs no checkpoint.
+  EXPECT_THAT(refusal({"train", "--resume", "run/checkpoints/step-00000010", "--overwrite"}, {"steps=5"}),
+              HasSubstr("is at step 10 of 5"));
+  EXPECT_THAT(refusal({"train", "job.yaml", "--out", "new", "--fallback"}), HasSubstr("write --resume RUN"));
+  for (const char* option : {"--hang-after", "--probe-every", "--backoff", "--grace"}) {
+    EXPECT_THAT(refusal({"train", "job.yaml", "--out", "new", option, "7"}), HasSubstr("write --restarts N"));
+  }
   EXPECT_THAT(refusal({"train", "--resume", "nowhere"}), HasSubstr("nowhere"));
   EXPECT_THAT(refusal({"train"}), HasSubstr("JOB is missing"));
   EXPECT_THAT(refusal({"train", "job.yaml", "--out", "new"}, {"checkpoint.every=often"}),
@@ -164,6 +171,14 @@ TEST_F(CheckpointTest, ADamagedOneIsNamedAndPassedOverIfAllowed) {
   EXPECT_THAT(rest.out, HasSubstr("weights-0.safetensors"));
   EXPECT_TRUE(weights("run") == weights("whole"));
   EXPECT_TRUE(exists("run/checkpoints/damaged-step-00000020"));
+  expect_steps("run", 24);
+}
+
+TEST_F(CheckpointTest, NewerOnesAreDroppedIfAllowed) {
+  ASSERT_EQ(train("run", {"checkpoint.every=10 steps"}).exit_code, 0);
+  const std::string whole = weights("run");
+  ASSERT_EQ(run({"train", "--resume", "run/checkpoints/step-00000010", "--overwrite"}).exit_code, 0);
+  EXPECT_TRUE(weights("run") == whole);
   expect_steps("run", 24);
 }
 
