@@ -34,8 +34,8 @@ CheckpointKeeper::CheckpointKeeper(const RunFacts& facts, const Observer& observ
       last_begin_(Clock::now()) {
   if (!keeps()) return;
   store_.remove_leftovers();
-  if (facts.first_step == 0) return;  // one that goes on
-  newest_ = facts.first_step;
+  // Of a run that goes on; one that goes on elsewhere has none yet.
+  if (facts.first_step > 0 && std::filesystem::exists(store_.path(facts.first_step))) newest_ = facts.first_step;
   const job::Best by = facts.job.checkpoint.best;
   if (const auto best = store_.best(); best && by != job::Best::Off) {
     best_ = figure_of(state::read_manifest(*best), by == job::Best::Loss ? "loss" : "top1");

@@ -130,7 +130,7 @@ void Conductor::train_to(int64_t end) {
   granted_ = position_;
   bool cut = false;
   while (told_ < end) {
-    if (!cut && (diverged_ || result_.stopped || wants_to_end() || keeper_.due_by_time())) {
+    if (!cut && (diverged_ || wants_to_end() || keeper_.due_by_time())) {
       cut = true;
       end = granted_;
       // At once: workers that do not know where their list ends would wait for a grant ahead of what is left to do.

@@ -196,6 +196,34 @@ TEST_F(Resume, AnyTopologyGoesOnFromAnyOther) {
   }
 }
 
+TEST_F(Resume, IsSavedByTheClockToo) {
+  for (const Topology& topology : {all_modes()[3], all_modes()[8]}) {
+    job::Job job = job_on(topology, 60);
+    job.data.test_samples = 0;
+    job.checkpoint = {.every = {job::Period::Unit::Minutes, 0.1 / 60}, .keep = 100};
+    const fs::path folder = folder_ / topology.name;
+    const Ran whole = train(job, folder);
+    const std::vector<fs::path> saved = state::CheckpointStore(folder).list();
+    ASSERT_GE(saved.size(), 2u) << topology.name;
+    EXPECT_LT(state::step_of(saved[0]), 60) << topology.name;
+    EXPECT_TRUE(train(job, {}, from(saved[0])).state == whole.state) << topology.name;
+  }
+}
+
+// One that goes on in another place has no checkpoint there yet.
+TEST_F(Resume, StoppedAtOnceInAnotherPlaceIsSavedThere) {
+  job::Job job = job_on(topologies()[0], 8);
+  job.checkpoint.every = {job::Period::Unit::Steps, 4};
+  train(job, folder_ / "first");
+  const fs::path saved = state::CheckpointStore(folder_ / "first").path(4);
+  const Ran rest = train(job, folder_ / "second", from(saved), 0);
+  EXPECT_TRUE(rest.result.stopped);
+  EXPECT_EQ(rest.result.saved_step, rest.result.steps);
+  const auto there = state::CheckpointStore(folder_ / "second").list();
+  ASSERT_EQ(there.size(), 1u);
+  EXPECT_TRUE(train(job, {}, from(there[0])).state == train(job, {}).state);
+}
+
 TEST_F(Resume, TheBestIsKeptApartAndTheNewestByNumber) {
   job::Job job = job_on(topologies()[0], 24);
   job.checkpoint = {.every = {job::Period::Unit::Epochs, 1}, .keep = 2, .best = job::Best::Loss};
