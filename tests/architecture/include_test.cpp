@@ -13,8 +13,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder may include itself and those before it.
-const std::vector<std::string> kOrder{"base",     "job",  "graph", "model", "data",    "backend", "profile", "memory",
-                                      "schedule", "plan", "comm",  "state", "runtime", "report",  "cli"};
+const std::vector<std::string> kOrder{"base",   "job",      "graph", "model", "data",  "cache",   "backend", "profile",
+                                      "memory", "schedule", "plan",  "comm",  "state", "runtime", "report",  "cli"};
 
 struct Include {
   fs::path file;  // relative to the repository

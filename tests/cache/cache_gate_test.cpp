@@ -1,0 +1,142 @@
+#include "millrace/cache/cache_gate.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <vector>
+
+namespace millrace::cache {
+namespace {
+
+TEST(CacheGate, FetchingThatIsFasterPays) {
+  const CacheVerdict verdict = judge_cache({0.0002, 0.004, 0, 1000}, false);
+  EXPECT_TRUE(verdict.use);
+  EXPECT_EQ(verdict.why, "cached: fetching a sample takes 0.200 ms, computing it 4.000 ms");
+}
+
+TEST(CacheGate, FetchingThatIsSlowerDoesNot) {
+  const CacheVerdict verdict = judge_cache({0.004, 0.0002, 0, 1000}, false);
+  EXPECT_FALSE(verdict.use);
+  EXPECT_EQ(verdict.why, "not cached: fetching a sample takes 4.000 ms, computing it 0.200 ms");
+}
+
+TEST(CacheGate, StaysAsItIsWhereBothTakeAboutTheSame) {
+  EXPECT_FALSE(judge_cache({0.00095, 0.001, 0, 1000}, false).use);
+  EXPECT_TRUE(judge_cache({0.00095, 0.001, 0, 1000}, true).use);
+  EXPECT_TRUE(judge_cache({0.00089, 0.001, 0, 1000}, false).use);
+  EXPECT_FALSE(judge_cache({0.00101, 0.001, 0, 1000}, true).use);
+}
+
+TEST(CacheGate, TriesWhatIsNotKnown) {
+  EXPECT_TRUE(judge_cache({0, 0.001, 0, 1000}, false).use);
+  EXPECT_FALSE(judge_cache({0.001, 0, 0, 1000}, false).use);  // nothing to compare with
+}
+
+TEST(CacheGate, WhatHasCostTooMuchIsClosed) {
+  EXPECT_TRUE(judge_cache({0.0001, 0.001, 14, 1000}, true).use);
+  const CacheVerdict verdict = judge_cache({0.0001, 0.001, 15.5, 1000}, true);
+  EXPECT_FALSE(verdict.use);
+  EXPECT_EQ(verdict.why, "not cached: caching has cost 15.5 s more than it saved, of a run of 1000 s");
+  EXPECT_FALSE(judge_cache({0.0001, 0.001, 14, 1000}, false).use);
+  EXPECT_TRUE(judge_cache({0.0001, 0.001, 7, 1000}, false).use);
+  EXPECT_TRUE(judge_cache({0.0001, 0.001, -1000, 1000}, true).use);
+}
+
+// A run of epochs, batch by batch: seconds with the cache, over seconds without.
+struct PlayedRun {
+  int64_t epochs = 20, batches = 500, samples = 32;
+  double forward_s = 1e-3;  // of the prefix, per sample
+  double rest_s = 2e-3;
+  std::function<double(int64_t batch)> fetch_s, store_s;  // per sample; batches counted over epochs
+};
+
+struct Played {
+  double ratio = 0;
+  int64_t fetched = 0, tried = 0;
+};
+
+Played play(const PlayedRun& run) {
+  const double samples = static_cast<double>(run.samples);
+  const double without_s = static_cast<double>(run.epochs * run.batches) * samples * (run.forward_s + run.rest_s);
+  CacheGate gate(without_s);
+  std::vector<bool> is_stored(static_cast<size_t>(run.batches));
+  Played played;
+  double with_s = 0;
+  for (int64_t batch = 0; batch < run.epochs * run.batches; ++batch) {
+    const bool use = gate.decide();
+    const auto place = static_cast<size_t>(batch % run.batches);
+    with_s += samples * run.rest_s;
+    if (use && is_stored[place]) {
+      const double seconds = samples * run.fetch_s(batch);
+      gate.fetched(seconds, run.samples);
+      with_s += seconds;
+      ++played.fetched;
+      continue;
+    }
+    with_s += samples * run.forward_s;
+    gate.computed(samples * run.forward_s, run.samples);
+    if (!use) continue;
+    is_stored[place] = true;
+    const double seconds = samples * run.store_s(batch);
+    gate.stored(seconds);
+    with_s += seconds;
+    ++played.tried;
+  }
+  played.ratio = with_s / without_s;
+  return played;
+}
+
+// As long as no batch takes half a percent of the run by itself.
+TEST(CacheGate, ARunIsNeverTwoPercentSlower) {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> noise(0.2, 1.4);
+  for (const double fetch : {1e-5, 5e-4, 9e-4, 1e-3, 1.1e-3, 2e-3, 1e-2, 0.1}) {
+    for (const double store : {1e-5, 2e-4, 2e-3, 2e-2, 0.1}) {
+      PlayedRun run;
+      run.fetch_s = [=](int64_t) { return fetch; };
+      run.store_s = [=](int64_t) { return store; };
+      EXPECT_LT(play(run).ratio, 1.02) << fetch << " " << store;
+      run.fetch_s = [&, fetch](int64_t) { return fetch * noise(random); };
+      run.store_s = [&, store](int64_t) { return store * noise(random); };
+      EXPECT_LT(play(run).ratio, 1.02) << "with noise: " << fetch << " " << store;
+      run.fetch_s = [=](int64_t batch) { return batch < 1000 ? 1e-5 : fetch; };
+      run.store_s = [](int64_t) { return 1e-5; };
+      EXPECT_LT(play(run).ratio, 1.02) << "a disk that becomes slow: " << fetch;
+    }
+  }
+}
+
+TEST(CacheGate, ARunWhereItPaysIsFaster) {
+  PlayedRun run;
+  run.fetch_s = [](int64_t) { return 1e-4; };
+  run.store_s = [](int64_t) { return 2e-4; };
+  const Played played = play(run);
+  EXPECT_EQ(played.fetched, 19 * 500 - 1);  // the first batch of all is computed to have its time
+  EXPECT_LT(played.ratio, 0.72);
+}
+
+TEST(CacheGate, SlownessThatPassesIsForgotten) {
+  PlayedRun run;
+  run.store_s = [](int64_t) { return 1e-5; };
+  run.fetch_s = [](int64_t batch) { return batch > 1000 && batch < 1200 ? 5e-3 : 1e-4; };
+  const Played played = play(run);
+  EXPECT_GT(played.fetched, 8000);
+  EXPECT_LT(played.ratio, 0.8);
+}
+
+TEST(CacheGate, ADeeperPrefixIsMeasuredAgain) {
+  CacheGate gate(1000);
+  gate.computed(0.1, 100);
+  gate.fetched(0.5, 100);
+  EXPECT_FALSE(gate.decide());
+  gate.deepened();
+  EXPECT_FALSE(gate.decide());
+  gate.computed(1, 100);
+  EXPECT_TRUE(gate.decide());
+  gate.fetched(0.5, 100);
+  EXPECT_TRUE(gate.decide());
+}
+
+}  // namespace
+}  // namespace millrace::cache
