@@ -3,7 +3,8 @@
 # need. Quick when none is.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build libdnnl-dev libyaml-cpp-dev libcli11-dev libfmt-dev nlohmann-json3-dev libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin
+# oneDNN's CMake files look for OpenCL, which its package only recommends.
+packages=(g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libyaml-cpp-dev libcli11-dev libfmt-dev nlohmann-json3-dev libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin
           libjpeg-dev libpng-dev libprotobuf-dev protobuf-compiler libutf8proc-dev libxxhash-dev)
 # Parsers are fuzzed with clang's libFuzzer; Python writes and reads records independently.
 [ "${1:-}" != --tests ] || packages+=(clang-14 libclang-rt-14-dev python3 python3-protobuf xxhash)
