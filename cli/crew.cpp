@@ -3,29 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
+#include "cli/failure_report.h"
 #include "millrace/report/units.h"
 
 namespace millrace::cli {
-namespace {
-
-// Of "worker 1 on host-b died; last: ...", or "... has not answered for 8 s; ...": the number.
-std::optional<int> lost_worker(std::string_view reason) {
-  constexpr std::string_view kWorker = "worker ";
-  if (!reason.starts_with(kWorker)) return std::nullopt;
-  reason.remove_prefix(kWorker.size());
-  int number = 0;
-  const auto [end, error] = std::from_chars(reason.data(), reason.data() + reason.size(), number);
-  reason.remove_prefix(static_cast<size_t>(end - reason.data()));
-  const bool is_lost =
-      reason.find(" died") != std::string_view::npos || reason.find(" has not answered") != std::string_view::npos;
-  return error == std::errc() && reason.starts_with(" on ") && is_lost ? std::optional(number) : std::nullopt;
-}
-
-}  // namespace
-
 Crew::Crew(std::vector<Host> hosts, int workers)
     : all_(std::move(hosts)),
       hosts_(all_),

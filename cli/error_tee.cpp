@@ -17,7 +17,6 @@
 namespace millrace::cli {
 namespace {
 
-constexpr std::string_view kPrefix = "millrace: ";
 constexpr size_t kLongestLine = 4096;  // of which we take note
 
 // Both ends, -1 where there are none left.
@@ -61,7 +60,7 @@ std::string_view without_escapes(std::string_view line) {
 
 int ErrorTee::open() {
   close();
-  reason_.clear();
+  report_ = {};
   line_.clear();
   is_terminal_ = ::isatty(STDERR_FILENO) == 1;
   if (is_terminal_) {
@@ -122,8 +121,7 @@ void ErrorTee::read_lines(std::string_view text) {
     const std::string_view part = text.substr(0, end);
     line_ += part.substr(0, kLongestLine - std::min(line_.size(), kLongestLine));
     if (end == std::string_view::npos) return;
-    const std::string_view line = without_escapes(line_);
-    if (line.starts_with(kPrefix)) reason_ = line.substr(kPrefix.size());
+    report_.read(without_escapes(line_));
     line_.clear();
     text.remove_prefix(end + 1);
   }

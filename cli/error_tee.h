@@ -1,8 +1,10 @@
-// Standard error of children, passed on byte by byte as it comes, and read for the line that says why one failed.
+// Standard error of children, passed on byte by byte as it comes, and read for what they say of a failure.
 #pragma once
 
 #include <string>
 #include <string_view>
+
+#include "cli/failure_report.h"
 
 namespace millrace::cli {
 
@@ -22,8 +24,7 @@ class ErrorTee {
   int fd() const { return fd_; }  // readable when there is something to pass on; below 0: nothing more will come
   void pump();                    // what there is, without waiting
 
-  // The last line since open() that began with "millrace: ", without that.
-  const std::string& reason() const { return reason_; }
+  const FailureReport& report() const { return report_; }  // of all lines since open()
 
   // Lines of our own, never in the middle of a child's.
   void show(std::string_view lines);
@@ -36,7 +37,7 @@ class ErrorTee {
   bool is_terminal_ = false;
   bool at_line_start_ = true;  // of what was written
   std::string line_;           // the beginning of one that is not complete yet
-  std::string reason_;
+  FailureReport report_;
 };
 
 }  // namespace millrace::cli

@@ -85,7 +85,8 @@ class Supervisor {
   void wait(double seconds) const;
 
   std::optional<int> judge(const Attempt& attempt);
-  std::string reason_of(const ChildEnd& end) const;
+  std::string unnamed_loss(const ChildEnd& end) const;
+  std::string reason_of(const ChildEnd& end, const std::string& lost) const;
   bool was_killed_by_request(const ChildEnd& end) const;
   int code_between_attempts() const;
   int end_well();
@@ -204,7 +205,9 @@ Attempt Supervisor::train() {
   tee_.pump();
   tee_.close();
   attempt.last_step = watch_.last_step();
-  if (attempt.reason.empty()) attempt.reason = reason_of(*attempt.end);
+  const std::string lost = unnamed_loss(*attempt.end);
+  say(lost);
+  if (attempt.reason.empty()) attempt.reason = reason_of(*attempt.end, lost);
   return attempt;
 }
 
@@ -310,13 +313,22 @@ std::optional<int> Supervisor::judge(const Attempt& attempt) {
   return std::nullopt;
 }
 
+// Who was lost, where those who are left have not said so.
+std::string Supervisor::unnamed_loss(const ChildEnd& end) const {
+  const bool failed = end.signal != 0 || (end.exit_code != 0 && end.exit_code != kSavedAndEnded);
+  const bool was_asked = asked_ != 0 || kill_at_ || (regrouping_ && was_killed_by_request(end));
+  return failed && !was_asked ? tee_.report().lost_by_launcher() : "";
+}
+
 // What failed says why; what was killed could not.
-std::string Supervisor::reason_of(const ChildEnd& end) const {
+std::string Supervisor::reason_of(const ChildEnd& end, const std::string& lost) const {
   if (end.signal == 0 && end.exit_code == 0) return "done";
   if (end.signal == 0 && end.exit_code == kSavedAndEnded) {
     return regrouping_ ? "saved and ended for hosts that are back" : "saved and ended";
   }
-  return end.signal != 0 || tee_.reason().empty() ? describe(end) : tee_.reason();
+  const std::string& words = tee_.report().reason();
+  if (!lost.empty()) return words.empty() ? lost : fmt::format("{}; {}", lost, words);
+  return end.signal != 0 || words.empty() ? describe(end) : words;
 }
 
 // It was asked to save and end before it knew how: nothing is lost but its start.

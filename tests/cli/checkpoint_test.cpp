@@ -1,104 +1,13 @@
 // Checkpoints as a user meets them: saved while training, gone on from, looked into, damaged.
 #include <gmock/gmock.h>
 
-#include <random>
-
-#include "cli/mpi_runner.h"
+#include "cli/checkpoint_runner.h"
 
 namespace millrace::cli {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-// A few milliseconds a step.
-constexpr const char* kSteps = "steps=24";
-
-class CheckpointTest : public CommandTest {
- protected:
-  void SetUp() override { write("job.yaml", small_job()); }
-
-  Outcome train(const std::string& out, std::vector<std::string> sets) {
-    sets.emplace_back(kSteps);
-    return run({"train", "job.yaml", "--out", out}, sets);
-  }
-  std::string weights(const std::string& out) const { return read(out + "/model.safetensors"); }
-
-  // Steps on record, in order, each once.
-  void expect_steps(const std::string& out, int64_t count) {
-    std::vector<int64_t> found;
-    for (const std::string& line : lines_of(read(out + "/metrics.jsonl"))) {
-      const auto record = nlohmann::json::parse(line);
-      if (record.contains("step")) found.push_back(record["step"]);
-    }
-    ASSERT_EQ(static_cast<int64_t>(found.size()), count);
-    for (int64_t i = 0; i < count; ++i) EXPECT_EQ(found[static_cast<size_t>(i)], i);
-  }
-};
-
-struct Mode {
-  const char* name;
-  std::vector<std::string> sets;
-};
-
-const std::vector<Mode>& modes() {
-  static const std::vector<Mode> all = {
-      {"One", {}},
-      {"Dp2", {"parallel.placement=0:0-1"}},
-      {"Pp2", {"parallel.mode=1f1b", "parallel.microbatches=4", "parallel.placement=0:0.0:1"}},
-      {"GPipe3", {"parallel.mode=gpipe", "parallel.microbatches=4", "parallel.placement=0:0.0:1.0:2"}},
-      {"Pp2Dp2", {"parallel.mode=1f1b", "parallel.microbatches=2", "parallel.placement=0:0-1.0:2-3"}},
-      {"Ssp21", {"parallel.mode=ssp", "parallel.placement=0:0-1.0:2"}},
-      {"Pipedream3", {"parallel.mode=pipedream", "parallel.placement=0:0.0:1.0:2"}},
-      {"InTurn", {"parallel.mode=pipedream", "parallel.placement=0:0-1.0:2", "parallel.replicas=round_robin"}}};
-  return all;
-}
-
-class Killed : public CheckpointTest, public testing::WithParamInterface<Mode> {};
-
-// At any moment: while computing, summing, writing or renaming. Seven times in each of eight modes.
-TEST_P(Killed, AndGoneOnWithIsAsNeverInterrupted) {
-  std::vector<std::string> sets = GetParam().sets;
-  sets.insert(sets.end(), {"checkpoint.every=2 steps", "checkpoint.keep=2"});
-  ASSERT_EQ(train("whole", sets).exit_code, 0);
-  const double whole_s = json("whole/summary.json").at("step_ms").at("p50").get<double>() * 24e-3;
-  std::mt19937 random(std::random_device{}());
-  std::vector<std::string> begin{"train", "job.yaml", "--out", "run", "--overwrite", "--set", kSteps};
-  for (const std::string& set : sets) begin.insert(begin.end(), {"--set", set});
-  bool done = false;
-  for (int kills = 0; kills < 7 && !done; ++kills) {
-    const bool has_one = exists("run/checkpoints") && !std::filesystem::is_empty(path("run/checkpoints")) &&
-                         run({"checkpoint", "inspect", "run"}).exit_code == 0;
-    const auto process =
-        start_program(MILLRACE_BINARY, has_one ? std::vector<std::string>{"train", "--resume", "run"} : begin);
-    // From before its first step to about a third of the run.
-    std::this_thread::sleep_for(
-        std::chrono::duration<double>(0.03 + std::uniform_real_distribution<double>(0, 0.05 + whole_s / 3)(random)));
-    ::kill(process->pid(), SIGKILL);
-    const Outcome outcome = finish(*process);
-    done = outcome.exit_code == 0;
-    ASSERT_TRUE(done || outcome.exit_code == 128 + SIGKILL) << outcome.err;
-    if (exists("run/checkpoints") && !done) {
-      for (const auto& entry : std::filesystem::directory_iterator(path("run/checkpoints"))) {
-        const std::string name = entry.path().filename();
-        if (!name.starts_with("step-")) continue;  // half written, with a dot
-        EXPECT_EQ(run({"checkpoint", "verify", "run/checkpoints/" + name}).exit_code, 0) << name;
-      }
-    }
-  }
-  if (!done) {
-    const bool has_one = exists("run/checkpoints") && run({"checkpoint", "inspect", "run"}).exit_code == 0;
-    const Outcome rest = has_one ? run({"train", "--resume", "run"}) : run(begin);
-    ASSERT_EQ(rest.exit_code, 0) << rest.err;
-  }
-  EXPECT_TRUE(weights("run") == weights("whole"));
-  expect_steps("run", 24);
-  for (const auto& entry : std::filesystem::directory_iterator(path("run/checkpoints"))) {
-    EXPECT_TRUE(entry.path().filename().string().starts_with("step-")) << entry.path() << " is left";
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Modes, Killed, testing::ValuesIn(modes()), [](const auto& mode) { return mode.param.name; });
 
 TEST_F(CheckpointTest, IsGoneOnFromOnAnotherPlanAndInAnotherPlace) {
   ASSERT_EQ(train("run", {"checkpoint.every=10 steps"}).exit_code, 0);
@@ -112,6 +21,49 @@ TEST_F(CheckpointTest, IsGoneOnFromOnAnotherPlanAndInAnotherPlace) {
   EXPECT_EQ(summary.at("steps"), 24);
   EXPECT_EQ(summary.at("samples"), json("run/summary.json").at("samples"));
   EXPECT_TRUE(exists("run/checkpoints/step-00000020"));
+}
+
+// It stops where it had leave to go, which is the end of an epoch as long as steps are short: where it is evaluated.
+TEST_F(CheckpointTest, StoppedAgainAndAgainHasEveryEvaluationOnce) {
+  const std::vector<std::string> sets{"steps=60", "model.image_size=17", "checkpoint.best=loss"};
+  ASSERT_EQ(run({"train", "job.yaml", "--out", "whole"}, sets).exit_code, 0);
+  std::vector<std::string> arguments{"train", "job.yaml", "--out", "run"};
+  for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+  int stops = 0;
+  for (const size_t steps : {6, 20, 40}) {
+    const auto process = start_program(MILLRACE_BINARY, arguments);
+    const auto has_come = [&] {
+      return exists("run/metrics.jsonl") && lines_of(read("run/metrics.jsonl")).size() >= steps;
+    };
+    for (int wait = 0; wait < 60'000 && !has_come(); ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ::kill(process->pid(), SIGTERM);
+    const Outcome outcome = finish(*process);
+    ASSERT_TRUE(outcome.exit_code == 75 || outcome.exit_code == 0) << outcome.err;
+    if (outcome.exit_code == 0) break;
+    ++stops;
+    arguments = {"train", "--resume", "run"};
+  }
+  ASSERT_GT(stops, 0) << "it was at its end before it could be stopped";
+  if (!exists("run/model.safetensors")) {
+    ASSERT_EQ(run(arguments).exit_code, 0);
+  }
+  const auto evaluations = [&](const std::string& out) {
+    std::vector<std::string> lines = lines_of(read(out + "/metrics.jsonl"));
+    std::erase_if(lines, [](const std::string& line) { return line.find("test_loss") == std::string::npos; });
+    return lines;
+  };
+  EXPECT_EQ(evaluations("run"), evaluations("whole"));
+  EXPECT_EQ(evaluations("run").size(), 15u);
+  expect_steps("run", 60);
+  const auto best = [&](const std::string& out) {
+    for (const auto& entry : std::filesystem::directory_iterator(path(out + "/checkpoints"))) {
+      if (entry.path().filename().string().starts_with("best-")) return entry.path().filename().string();
+    }
+    return std::string();
+  };
+  EXPECT_NE(best("whole"), "");
+  EXPECT_EQ(best("run"), best("whole"));
+  EXPECT_TRUE(weights("run") == weights("whole"));
 }
 
 // Ended after its last step and before its last file.

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cli/mpi_runner.h"
+#include "cli/process_table.h"
 
 namespace millrace::cli {
 namespace {
@@ -15,41 +16,6 @@ using testing::MatchesRegex;
 using testing::SizeIs;
 
 constexpr double kLongestEnd = 15;  // seconds: the requirement; about 1 after a death and 9 after a stop
-
-std::string text_of_proc(pid_t pid, const std::string& file) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/" + file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// Not merely waiting for its parent to notice its end.
-bool is_running(pid_t pid) {
-  const std::string stat = text_of_proc(pid, "stat");
-  const size_t name_end = stat.rfind(')');
-  return name_end != std::string::npos && stat.compare(name_end + 2, 1, "Z") != 0;
-}
-
-// The processes that mpirun started, by rank.
-std::map<int, pid_t> workers_of(pid_t mpirun) {
-  std::map<int, pid_t> workers;
-  std::istringstream children(text_of_proc(mpirun, "task/" + std::to_string(mpirun) + "/children"));
-  for (pid_t pid = 0; children >> pid;) {
-    const std::string environment = '\0' + text_of_proc(pid, "environ");
-    const std::string name = std::string(1, '\0') + "OMPI_COMM_WORLD_RANK=";
-    const size_t at = environment.find(name);
-    if (at != std::string::npos) workers[std::atoi(environment.c_str() + at + name.size())] = pid;
-  }
-  return workers;
-}
-
-// What a process shares with others.
-std::set<std::string> shared_files_of(pid_t pid) {
-  std::set<std::string> files;
-  for (const std::string& line : lines_of(text_of_proc(pid, "maps"))) {
-    const size_t at = line.find("/dev/shm/");
-    if (at != std::string::npos) files.insert(line.substr(at, line.find(' ', at) - at));
-  }
-  return files;
-}
 
 class FaultTest : public MpiTest {
  protected:

@@ -22,6 +22,15 @@ std::vector<std::string> pipeline(const std::string& mode, const std::string& pl
           "steps=" + std::to_string(steps)};
 }
 
+// To the last stage alone learning.
+std::vector<std::string> freezing() {
+  std::vector<std::string> sets = pipeline("1f1b", "0:0.0:1.0:2", 20);
+  for (const char* set : {"elastic.freeze=gradient", "elastic.alpha=0.9", "elastic.every=4 steps"}) {
+    sets.emplace_back(set);
+  }
+  return sets;
+}
+
 const std::vector<Spread> kSpreads{
     {"OneFOneB2", 2, pipeline("1f1b", "0:0.0:1", 50), true},
     {"OneFOneB3", 3, pipeline("1f1b", "0:0.0:1.0:2"), true},
@@ -32,6 +41,7 @@ const std::vector<Spread> kSpreads{
     {"OneFOneBReplicas", 3, pipeline("1f1b", "0:0-1.0:2")},
     {"PipeDream", 3, {"parallel.mode=pipedream", "parallel.placement=0:0-1.0:2", "parallel.replicas=round_robin"}},
     {"Ssp3", 3, {"parallel.mode=ssp", "parallel.placement=0:0.0:1.0:2"}},
+    {"Freezing", 3, freezing(), true},
 };
 
 int count(const std::string& text, const std::string& part) {
@@ -76,7 +86,8 @@ TEST_P(SameBits, AsThreadsOfOneProcess) {
   EXPECT_THAT(std::set(progress.begin(), progress.end()), SizeIs(progress.size())) << processes.err;
 
   if (!spread.has_bits_of_one_worker) return;
-  const Outcome one = run(arguments("one"), {spread.sets[2], spread.sets[3]});
+  // All but mode and placement.
+  const Outcome one = run(arguments("one"), {spread.sets.begin() + 2, spread.sets.end()});
   ASSERT_EQ(one.exit_code, 0) << one.err;
   EXPECT_TRUE(read("one/model.safetensors") == model);
 }

@@ -1,21 +1,14 @@
 // A training that is kept going: workers die and stop, and it ends as if nothing had been.
 #include <gmock/gmock.h>
 
-#include <random>
-
 #include "cli/mpi_runner.h"
+#include "cli/process_table.h"
 
 namespace millrace::cli {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
-
-std::vector<pid_t> children_of(pid_t parent) {
-  std::vector<pid_t> children;
-  std::ifstream in("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
-  for (pid_t pid = 0; in >> pid;) children.push_back(pid);
-  return children;
-}
 
 class Restart : public MpiTest {
  protected:
@@ -35,6 +28,14 @@ class Restart : public MpiTest {
     arguments.insert(arguments.end(), more.begin(), more.end());
     for (const std::string& set : sets()) arguments.insert(arguments.end(), {"--set", set});
     return start_program(MILLRACE_BINARY, arguments);
+  }
+  static std::vector<std::string> two_workers() {
+    return {"--workers", "2", "--launcher",
+            std::string(MILLRACE_MPIRUN) + " --oversubscribe --bind-to none -x ASAN_OPTIONS=detect_leaks=0"};
+  }
+  static std::map<int, pid_t> workers_under(const Process& supervisor) {
+    const std::vector<pid_t> launchers = children_of(supervisor.pid());
+    return launchers.size() == 1 ? workers_of(launchers[0]) : std::map<int, pid_t>();
   }
   size_t steps_done() const { return exists("run/metrics.jsonl") ? lines_of(read("run/metrics.jsonl")).size() : 0; }
   // Until it trains, some steps after the last time.
@@ -69,23 +70,36 @@ TEST_F(Restart, OfAProcessThatIsKilledTwice) {
 
 // One of the processes of mpirun, killed or stopped.
 TEST_F(Restart, OfWorkersThatAreLost) {
-  const auto process = start_supervised(
-      {"--workers", "2", "--launcher",
-       std::string(MILLRACE_MPIRUN) + " --oversubscribe --bind-to none -x ASAN_OPTIONS=detect_leaks=0"});
+  const auto process = start_supervised(two_workers());
   size_t steps = 15;
+  std::set<std::string> shared_files;
   for (const int signal : {SIGKILL, SIGSTOP}) {
     ASSERT_NO_FATAL_FAILURE(await_progress(*process, steps));
-    const std::vector<pid_t> launchers = children_of(process->pid());
-    ASSERT_EQ(launchers.size(), 1u);
-    const std::vector<pid_t> workers = children_of(launchers[0]);
+    const std::map<int, pid_t> workers = workers_under(*process);
     ASSERT_EQ(workers.size(), 2u);
-    ::kill(workers[1], signal);
+    for (const auto& [rank, pid] : workers) shared_files.merge(shared_files_of(pid));
+    ::kill(workers.at(1), signal);
     steps += 30;
   }
   const Outcome outcome = finish(*process);
   expect_as_never_interrupted(outcome);
   EXPECT_THAT(outcome.err, HasSubstr("died; last: "));
   EXPECT_THAT(outcome.err, HasSubstr("has not answered for 2 s; last: "));
+  for (const std::string& file : shared_files) EXPECT_FALSE(std::filesystem::exists(file)) << file << " is left";
+}
+
+// All at once: nobody is left who could tell, but for mpirun.
+TEST_F(Restart, OfWorkersOfWhomNoneIsLeftToNameTheOther) {
+  const auto process = start_supervised(two_workers());
+  ASSERT_NO_FATAL_FAILURE(await_progress(*process, 15));
+  const std::map<int, pid_t> workers = workers_under(*process);
+  ASSERT_EQ(workers.size(), 2u);
+  for (const auto& [rank, pid] : workers) ::kill(pid, SIGKILL);
+  const Outcome outcome = finish(*process);
+  expect_as_never_interrupted(outcome);
+  EXPECT_THAT(outcome.err, ContainsRegex("\nmillrace: worker [01] on [^ ]+ died by SIGKILL\n"));
+  const auto first = nlohmann::json::parse(lines_of(read("run/restarts.jsonl")).at(0));
+  EXPECT_THAT(first.at("reason").get<std::string>(), ContainsRegex("^worker [01] on [^ ]+ died by SIGKILL$"));
 }
 
 TEST_F(Restart, IsNotForWhatTheUserMustMend) {
