@@ -40,6 +40,7 @@ const char* name_of(ShardKind kind) {
     case ShardKind::Weights: return "weights";
     case ShardKind::Velocity: return "velocity";
     case ShardKind::SecondMoment: return "second_moment";
+    case ShardKind::Watched: return "watched";
     case ShardKind::Older: return "older weights";
   }
   return "?";
@@ -248,6 +249,7 @@ int diff(const Arguments& arguments) {
   differences.add("weights", one.params, two.params);
   differences.add("velocity", one.velocity, two.velocity);
   differences.add("second moment", one.second_moment, two.second_moment);
+  differences.add("watched gradient", one.watched, two.watched);
   for (size_t age = 0; age < std::max(one.older.size(), two.older.size()); ++age) {
     const std::map<std::string, state::Tensor> none;
     differences.add(fmt::format("weights {} before", report::counted(static_cast<int64_t>(age) + 1, "update")),

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/elastic.h"
 #include "cli/end_request.h"
 #include "cli/measure.h"
 #include "cli/planning.h"
@@ -22,8 +23,10 @@
 #include "millrace/report/run_directory.h"
 #include "millrace/report/summary.h"
 #include "millrace/report/trace.h"
+#include "millrace/report/transitions.h"
 #include "millrace/report/units.h"
 #include "millrace/runtime/replay.h"
+#include "millrace/runtime/succession.h"
 #include "millrace/runtime/training.h"
 #include "millrace/state/checkpoint.h"
 #include "millrace/state/params_file.h"
@@ -61,8 +64,11 @@ class Watcher {
   Watcher(const job::Job& job, comm::Process& process, const runtime::Training& training,
           const report::RunDirectory& directory)
       : model_(job.model),
-        training_(training),
-        log_(directory, training.first_step(), static_cast<double>(training.first_step()) / training.steps_per_epoch()),
+        steps_per_epoch_(training.steps_per_epoch()),
+        total_steps_(training.total_steps()),
+        figure_names_(training.figure_names()),
+        log_(directory, {training.first_step(), static_cast<double>(training.first_step()) / training.steps_per_epoch(),
+                         training.begins_with_evaluation()}),
         checkpoints_(std::filesystem::absolute(directory.path() / "checkpoints")),
         shows_epochs_(job.data.train_samples > 0),
         end_request_(process, [this](const std::string& line) { progress_.note(line); }) {
@@ -95,11 +101,11 @@ class Watcher {
     shown_.loss = keep * shown_.loss.value_or(0) + (1 - keep) * step.metrics.loss();
     shown_.accuracy = keep * shown_.accuracy.value_or(0) + (1 - keep) * accuracy;
     if (shows_epochs_) {
-      shown_.epoch = static_cast<int64_t>(static_cast<double>(step.step) / training_.steps_per_epoch()) + 1;
+      shown_.epoch = static_cast<int64_t>(static_cast<double>(step.step) / steps_per_epoch_) + 1;
     }
     shown_.step = step.step + 1;
     shown_.samples_per_s = pace_.samples_per_s();
-    shown_.seconds_left = pace_.seconds_left(training_.total_steps() - step.step - 1);
+    shown_.seconds_left = pace_.seconds_left(total_steps_ - step.step - 1);
     append({{"step", step.step},
             {"epoch", step.epoch},
             {"loss", step.metrics.loss()},
@@ -117,7 +123,7 @@ class Watcher {
                     report::human_percent(accuracy->top1), report::human_percent(accuracy->top5));
     nlohmann::ordered_json record{
         {"epoch", epoch}, {"test_loss", metrics.loss()}, {"test_top1", accuracy->top1}, {"test_top5", accuracy->top5}};
-    for (const report::Figure& figure : figures_of(model_, training_.figure_names(), metrics)) {
+    for (const report::Figure& figure : figures_of(model_, figure_names_, metrics)) {
       line += fmt::format(", {} {:.4g}", figure.name, figure.value);
       record["test_" + figure.name] = figure.value;
     }
@@ -133,7 +139,10 @@ class Watcher {
   }
 
   const job::Model& model_;
-  const runtime::Training& training_;
+  // Trainings come and go; these stay.
+  const double steps_per_epoch_;
+  const int64_t total_steps_;
+  const std::vector<std::string> figure_names_;
   report::MetricsLog log_;
   bool log_failed_ = false;
   const std::filesystem::path checkpoints_;
@@ -153,8 +162,9 @@ report::ParallelRun parallel_run(const job::Job& job, runtime::Training& trainin
   return run;
 }
 
-report::Summary summarise(const job::Job& job, runtime::Training& training, const runtime::TrainingResult& result,
-                          const std::vector<double>& step_ms, const MemoryMeter& memory) {
+report::Summary summarise(const job::Job& job, int64_t first_step, runtime::Training& training,
+                          const runtime::TrainingResult& result, const std::vector<double>& step_ms,
+                          const MemoryMeter& memory) {
   report::Summary summary;
   summary.model = job.model.name;
   summary.device = job::find_field("device")->write(job);
@@ -165,7 +175,7 @@ report::Summary summarise(const job::Job& job, runtime::Training& training, cons
   summary.parameters = training.parameters();
   summary.steps = result.steps;
   summary.samples = result.samples;
-  summary.first_step = training.first_step();
+  summary.first_step = first_step;
   summary.stopped = result.stopped;
   summary.rollbacks = result.rollbacks;
   summary.failed_saves = result.failed_saves;
@@ -235,18 +245,21 @@ void print_beginning(const job::Job& job, const Start& start, const runtime::Tra
 }
 
 // Process 0 of several, or the only one.
-int train_and_report(const TrainArguments& arguments, const job::Job& job, const Start& start, comm::Process& process,
-                     runtime::Training& training, const MemoryMeter& memory) {
+int train_and_report(const TrainArguments& arguments, const Start& start, comm::Process& process,
+                     runtime::Succession& succession, const MemoryMeter& memory) {
+  const job::Job job = succession.job();
   const report::RunDirectory directory = open_directory(arguments, job, start);
   directory.write("job.yaml", job::to_yaml(job));
   if (!start.plan_json.empty()) directory.write("plan.json", start.plan_json);
-  print_beginning(job, start, training, directory);
+  print_beginning(job, start, succession.training(), directory);
 
-  Watcher watcher(job, process, training, directory);
-  const runtime::TrainingResult result = training.run(watcher.observer());
+  Watcher watcher(job, process, succession.training(), directory);
+  const int64_t first_step = succession.training().first_step();
+  const runtime::TrainingResult result = succession.run(watcher.observer());
   watcher.finish();
 
-  const report::Summary summary = summarise(job, training, result, watcher.step_ms(), memory);
+  runtime::Training& training = succession.training();  // the last
+  const report::Summary summary = summarise(succession.job(), first_step, training, result, watcher.step_ms(), memory);
   const state::State state = training.state();
   if (!result.diverged && !result.stopped) {
     state::write_params(directory.path() / "model.safetensors", training.graph(), state.params);
@@ -254,6 +267,11 @@ int train_and_report(const TrainArguments& arguments, const job::Job& job, const
   const std::string json = report::to_json(summary).dump(2) + "\n";
   directory.write("summary.json", json);
   directory.write("trace.json", report::chrome_trace(summary.parallel.workers));
+  const report::Course course{job.name, training.layers(), succession.stretches(), succession.transitions()};
+  if (job.elastic.freeze != job::Freeze::Off) {
+    directory.write("elastic.json", report::to_json(course).dump(2) + "\n");
+    directory.write("elastic.svg", report::course_svg(course));
+  }
   if (!arguments.json.empty()) report::write_file(arguments.json, json);
   if (result.diverged) {
     fail_run("{}: diverged at step {} of {}: its loss is {}; write a smaller optimizer.lr or a longer warm-up",
@@ -269,7 +287,7 @@ int train_and_report(const TrainArguments& arguments, const job::Job& job, const
                directory.path().string());
     return kSavedAndEnded;
   }
-  fmt::print("{}", report::render_table(summary));
+  fmt::print("{}{}", report::render_table(summary), report::transitions_table(course));
   return 0;
 }
 
@@ -301,6 +319,13 @@ job::Job read_together(std::unique_ptr<comm::Process>& process, const TrainArgum
   });
 }
 
+plan::FreezeState freezing_of(const Start& start, const job::Job& job) {
+  if (start.resumed && start.resumed->checkpoint.manifest.freezing) {
+    return *start.resumed->checkpoint.manifest.freezing;
+  }
+  return first_freezing(job);
+}
+
 int train(const TrainArguments& arguments) {
   std::unique_ptr<comm::Process> process = comm::make_process();
   Start start;
@@ -315,6 +340,7 @@ int train(const TrainArguments& arguments) {
       start.resumed ? std::filesystem::absolute(start.resumed->checkpoint.directory).string() : std::string());
   const MemoryMeter memory(job);
   std::unique_ptr<runtime::Training> training;
+  std::shared_ptr<runtime::PrefixCaches> caches;
   together(
       process,
       [&] {
@@ -325,16 +351,34 @@ int train(const TrainArguments& arguments) {
             return state::read_state(checkpoint, state::read_manifest(checkpoint), wanted);
           };
         }
-        training = std::make_unique<runtime::Training>(job, *process, machine_limit(job), announce, reader);
+        const plan::FreezeState freezing = freezing_of(start, job);
+        if (job.elastic.cache) {
+          if (process->size() > 1) {
+            fail_input(
+                "elastic.cache is on and {} processes were started; what is kept is shared by threads: start one "
+                "process, or write elastic.cache: off",
+                process->size());
+          }
+          caches = std::make_shared<runtime::PrefixCaches>(
+              job, data::make_dataset(job, data::Split::Train)->size(),
+              [](const std::string& line) { fmt::print(stderr, "{}\n", line); });
+        }
+        training = std::make_unique<runtime::Training>(job, *process, machine_limit(job), announce, reader,
+                                                       runtime::Parameters::Now,
+                                                       caches ? caches->next(freezing.frozen, 0) : nullptr);
         if (start.resumed) check_position(start, *training);
       },
       [&] { training.reset(); });
-  if (process->rank() == 0) return train_and_report(arguments, job, start, *process, *training, memory);
+  runtime::Succession::Planner planner;
+  if (process->rank() == 0 && job.elastic.freeze != job::Freeze::Off) planner = elastic_planner(job, *process);
+  runtime::Succession succession(std::move(training), job, *process, machine_limit(job), std::move(planner),
+                                 freezing_of(start, job), caches);
+  if (process->rank() == 0) return train_and_report(arguments, start, *process, succession, memory);
   // What process 0 asks for, in its order.
   const EndRequest ignored(*process, [](const std::string&) {});
-  training->run({});
-  training->records();
-  training->state();
+  succession.run({});
+  succession.training().records();
+  succession.training().state();
   return 0;
 }
 

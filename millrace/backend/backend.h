@@ -67,6 +67,8 @@ struct NodeView {
   const graph::Param& param(graph::BufferId buffer) const { return graph.params[program.buffers[buffer].param]; }
 };
 
+class Outlet;
+
 class Backend : public Memory {
  public:
   virtual std::string name() const = 0;
@@ -86,6 +88,20 @@ class Backend : public Memory {
                       std::span<const float> plain, void* device) = 0;
   virtual void download(const graph::Graph& graph, const graph::Program& program, graph::BufferId buffer,
                         const void* device, std::span<float> plain) = 0;
+
+  // A buffer of another backend's, and where it lies, for this one's to take its numbers from.
+  struct Foreign {
+    Backend& backend;
+    const graph::Graph& graph;
+    const graph::Program& program;
+    graph::BufferId buffer;
+    const void* memory;
+  };
+  // Copies it as it lies, where both keep it alike and one can reach the other's memory; false: that is not so.
+  virtual bool take(const Foreign& /*from*/, const graph::Graph& /*graph*/, const graph::Program& /*program*/,
+                    graph::BufferId /*buffer*/, void* /*device*/) {
+    return false;
+  }
 
   // A micro-batch from the host: features as a data set writes them (plain N x C x H x W floats, or i32 tokens), or
   // labels (i32).
@@ -127,8 +143,39 @@ class Backend : public Memory {
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory, size_t bytes) = 0;
 
+  virtual std::unique_ptr<Outlet> make_outlet();
+
  private:
   std::vector<std::chrono::steady_clock::time_point> marks_;
 };
+
+// A way out of a device's memory beside the tasks: another thread than the worker's reads buffers back while the worker
+// goes on. The host's memory can be read by any thread as it is.
+class Outlet {
+ public:
+  explicit Outlet(Backend& backend) : backend_(backend) {}
+  virtual ~Outlet() = default;
+  Outlet(const Outlet&) = delete;
+  Outlet& operator=(const Outlet&) = delete;
+
+  // Both from the worker's thread, and not while tasks are recorded. A copy within the device's memory comes after the
+  // tasks that were called before it and before those that are called next; nobody waits for it here.
+  virtual void copy(void* to, const void* from, size_t bytes) { backend_.copy(to, from, bytes); }
+  // What is downloaded from now on is as the tasks and copies called so far leave it.
+  virtual void follow() {}
+
+  // From one thread at a time, as Backend::download().
+  virtual void download(const graph::Graph& graph, const graph::Program& program, graph::BufferId buffer,
+                        const void* device, std::span<float> plain) {
+    backend_.download(graph, program, buffer, device, plain);
+  }
+  // What the copies before the last follow() kept tasks waiting, beyond the time of their calls; after a download.
+  virtual double copy_s() { return 0; }
+
+ private:
+  Backend& backend_;
+};
+
+inline std::unique_ptr<Outlet> Backend::make_outlet() { return std::make_unique<Outlet>(*this); }
 
 }  // namespace millrace::backend

@@ -54,6 +54,14 @@ struct UpdateOperands {
   }
 };
 
+// What gradients are multiplied by so that their norm is `most`; 0: any is allowed. A norm that is not a number makes
+// a factor that is none.
+inline float clip_factor(float most, float norm) {
+  if (most == 0) return 1;
+  const float factor = most / (norm + 1e-6f);
+  return factor > 1 ? 1 : factor;
+}
+
 // What a parameter's learning rate is multiplied by: less for layers further from the head.
 inline float rate_of(const OptimizerOptions& options, const graph::Graph& graph, const graph::Param& param) {
   if (options.layer_decay == 1) return 1;

@@ -17,6 +17,7 @@ struct Order {
     Pause,     // nothing but the end of a training before it
     Evaluate,  // at a boundary between steps, like the rest
     Save,      // take a snapshot and write it
+    Watch,     // tell how large gradients were since the last time, and begin to sum them up anew
     Load,      // the state of the checkpoint of step `from`, to go on with step `next`
     End,
   };

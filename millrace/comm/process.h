@@ -17,7 +17,7 @@ namespace millrace::comm {
 
 // What a worker tells process 0 while training goes on.
 struct Event {
-  enum class Kind : int32_t { Step, Evaluation, Saved };
+  enum class Kind : int32_t { Step, Evaluation, Saved, Watched };
   int64_t number = 0;  // the step, or that before which was evaluated or saved
   int part = 0;        // which of those that tell of it
   Kind kind = Kind::Step;

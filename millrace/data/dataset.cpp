@@ -11,6 +11,14 @@
 
 namespace millrace::data {
 
+bool changes_with_epoch(const job::Job& job) {
+  if (!job::is_from_files(job.data.kind) || job::is_text(job.data.kind)) return false;
+  const job::Transform transform = resolved_transform(job, Split::Train);
+  const bool draws = transform.kind == job::TransformKind::RandomResizedCrop ||
+                     (transform.kind == job::TransformKind::PadCrop && transform.pad > 0);
+  return draws || (transform.mirror > 0 && transform.mirror < 1);
+}
+
 std::unique_ptr<Dataset> make_dataset(const job::Job& job, Split split) {
   const ImageFormat format{job.model.channels, job.model.image_size, job.model.classes};
   const int64_t samples = split == Split::Train ? job.data.train_samples : job.data.test_samples;

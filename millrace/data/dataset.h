@@ -51,6 +51,9 @@ class Dataset {
   virtual const SkipLog* skipped() const { return nullptr; }
 };
 
+// Whether a sample of the training split looks different in every epoch: random crops, mirrors.
+bool changes_with_epoch(const job::Job& job);
+
 // The data set a job asks for. A split without samples is refused for training; for testing it has size 0.
 std::unique_ptr<Dataset> make_dataset(const job::Job& job, Split split);
 

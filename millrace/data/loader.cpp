@@ -31,7 +31,8 @@ Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
       rows_(rows_of(options)),
       piece_rows_(std::max<int64_t>(1, rows_ / (kPiecesPerThread * std::max(options.threads, 1)))),
       batches_per_epoch_(options.batch > 0 ? (dataset.size() + options.batch - 1) / options.batch : 0),
-      fixed_(dataset.one_fixed_batch()) {
+      fixed_(dataset.one_fixed_batch()),
+      slots_(static_cast<size_t>(num_slots(dataset, options))) {
   if (options.batch < 1) fail_input("batch: {} samples per step; write 1 or more", options.batch);
   if (dataset.size() < 1) fail_input("data: the data set has no samples to load");
   if (fixed_ && dataset.size() != options.batch) {
@@ -39,12 +40,12 @@ Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
   }
 
   const auto rows = static_cast<size_t>(rows_);
-  slots_.resize(static_cast<size_t>(num_slots(dataset, options)));
   for (Slot& slot : slots_) {
     slot.of_row.resize(rows);
     slot.samples.resize(rows);
     if (options.features) slot.features.resize(rows * static_cast<size_t>(dataset.feature_bytes()));
     if (options.labels) slot.labels.resize(rows * static_cast<size_t>(dataset.label_elements()));
+    if (options.shortcut) slot.shortened.resize(rows * options.shortcut->row_bytes);
   }
   if (fixed_) {
     begin(0, slots_[0]);
@@ -95,6 +96,7 @@ std::vector<std::span<std::byte>> Loader::feature_buffers() {
   std::vector<std::span<std::byte>> buffers;
   for (Slot& slot : slots_) {
     if (!slot.features.empty()) buffers.emplace_back(slot.features);
+    if (!slot.shortened.empty()) buffers.emplace_back(slot.shortened);
   }
   return buffers;
 }
@@ -102,7 +104,9 @@ std::vector<std::span<std::byte>> Loader::feature_buffers() {
 int64_t Loader::buffer_bytes(const Dataset& dataset, const LoaderOptions& options) {
   const int64_t features = options.features ? dataset.feature_bytes() : 0;
   const int64_t labels = options.labels ? dataset.label_elements() * int64_t{sizeof(int32_t)} : 0;
-  return num_slots(dataset, options) * rows_of(options) * (features + labels + 2 * int64_t{sizeof(int64_t)});
+  const auto shortened = static_cast<int64_t>(options.shortcut ? options.shortcut->row_bytes : 0);
+  return num_slots(dataset, options) * rows_of(options) *
+         (features + labels + shortened + 2 * int64_t{sizeof(int64_t)});
 }
 
 // A batch goes where the one `slots` before it was, which the caller gave up by asking for the next.
@@ -133,6 +137,15 @@ void Loader::work() {
       fill(*reader, slot, piece.rows);
       lock.lock();
       slot.rows_left -= piece.rows.size();
+      if (slot.rows_left == 0 && slot.batch.shortcut > 0 && slot.unknown) {
+        // One row that is not known: the whole batch takes the long way. Nobody else has the slot.
+        slot.rows_left = rows_;
+        slot.batch.shortcut = 0;
+        lock.unlock();
+        fill_plain(*reader, slot, {0, rows_}, options_.features, false);
+        lock.lock();
+        slot.rows_left = 0;
+      }
       // Batches may be completed out of order; they are handed out in order.
       const int64_t before = filled_;
       while (filled_ < next_batch_ && slot_of(filled_).rows_left == 0) ++filled_;
@@ -165,17 +178,43 @@ void Loader::begin(int64_t batch, Slot& slot) const {
     }
   }
   slot.rows_left = rows_;
-  slot.batch = {epoch,
-                index,
-                in_batch,
-                std::span(slot.samples).first(loaded),
-                slot.features,
-                slot.labels,
-                static_cast<size_t>(dataset_.feature_bytes()),
-                static_cast<size_t>(dataset_.label_elements())};
+  slot.batch = {};
+  slot.batch.epoch = epoch;
+  slot.batch.index = index;
+  slot.batch.rows = in_batch;
+  slot.batch.samples = std::span(slot.samples).first(loaded);
+  slot.batch.features = slot.features;
+  slot.batch.labels = slot.labels;
+  slot.batch.feature_bytes = static_cast<size_t>(dataset_.feature_bytes());
+  slot.batch.label_elements = static_cast<size_t>(dataset_.label_elements());
+  slot.unknown = false;
+  if (!options_.shortcut) return;
+  slot.batch.shortcut = options_.shortcut->which(epoch);
+  slot.batch.shortened = slot.shortened;
+  if (slot.batch.shortcut > 0) slot.batch.shortened_bytes = options_.shortcut->bytes_of_row(slot.batch.shortcut);
 }
 
 void Loader::fill(Reader& reader, Slot& slot, RowRange rows) const {
+  const bool shortened = slot.batch.shortcut > 0;
+  if (shortened) fill_shortened(slot, rows);
+  fill_plain(reader, slot, rows, options_.features && (!shortened || options_.shortcut->with_features),
+             options_.labels);
+}
+
+void Loader::fill_shortened(Slot& slot, RowRange rows) const {
+  const size_t bytes = slot.batch.shortened_bytes;
+  for (int64_t row = rows.begin; row < rows.end && !slot.unknown; ++row) {
+    const int64_t sample = slot.of_row[static_cast<size_t>(row)];
+    const std::span<std::byte> out = slot.batch.shortened.subspan(static_cast<size_t>(row) * bytes, bytes);
+    if (sample == kNoSample) {
+      std::memset(out.data(), 0, bytes);
+    } else if (!options_.shortcut->fetch(slot.batch.shortcut, sample, slot.batch.epoch, out)) {
+      slot.unknown = true;
+    }
+  }
+}
+
+void Loader::fill_plain(Reader& reader, Slot& slot, RowRange rows, bool has_features, bool has_labels) const {
   const auto feature_bytes = static_cast<size_t>(dataset_.feature_bytes());
   const auto label_elements = static_cast<size_t>(dataset_.label_elements());
   auto begin = static_cast<size_t>(rows.begin);
@@ -185,8 +224,8 @@ void Loader::fill(Reader& reader, Slot& slot, RowRange rows) const {
     size_t stop = begin + 1;
     while (stop < end && (slot.of_row[stop] != kNoSample) == has_samples) ++stop;
     const size_t count = stop - begin;
-    std::byte* features = options_.features ? slot.features.data() + begin * feature_bytes : nullptr;
-    int32_t* labels = options_.labels ? slot.labels.data() + begin * label_elements : nullptr;
+    std::byte* features = has_features ? slot.features.data() + begin * feature_bytes : nullptr;
+    int32_t* labels = has_labels ? slot.labels.data() + begin * label_elements : nullptr;
     if (has_samples) {
       reader.fill(std::span<const int64_t>(slot.of_row).subspan(begin, count), slot.batch.epoch, features, labels);
     } else {

@@ -1,9 +1,11 @@
 // Batches, filled ahead of their use by threads of their own into host buffers allocated once.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -30,6 +32,10 @@ struct Batch {
   std::span<std::byte> features;     // the ranges one after another
   std::span<int32_t> labels;
   size_t feature_bytes = 0, label_elements = 1;  // of a row
+  // Above 0: `shortened` holds what a shortcut gave for every row, and features may hold anything.
+  int shortcut = 0;
+  std::span<std::byte> shortened;
+  size_t shortened_bytes = 0;  // of a row
 
   // From a row on; null where they are not loaded.
   const std::byte* features_from(size_t row) const {
@@ -38,6 +44,17 @@ struct Batch {
   const int32_t* labels_from(size_t row) const {
     return labels.empty() ? nullptr : labels.data() + row * label_elements;
   }
+};
+
+// Something that may be known of a sample instead of its features. All functions are called from several threads.
+struct Shortcut {
+  size_t row_bytes = 0;  // at most
+  // Which one is tried for a batch of the epoch; 0: none.
+  std::function<int(int64_t epoch)> which;
+  std::function<size_t(int which)> bytes_of_row;
+  // False: it is not known after all; the batch is then loaded with its features.
+  std::function<bool(int which, int64_t sample, int64_t epoch, std::span<std::byte> row)> fetch;
+  bool with_features = false;  // they are needed besides
 };
 
 struct LoaderOptions {
@@ -52,6 +69,7 @@ struct LoaderOptions {
   bool labels = true;
   int threads = 1;
   int ahead = 1;  // batches filled while the caller has one
+  const Shortcut* shortcut = nullptr;
 };
 
 class Loader {
@@ -82,6 +100,8 @@ class Loader {
     std::vector<int64_t> samples;  // those there are
     std::vector<std::byte> features;
     std::vector<int32_t> labels;
+    std::vector<std::byte> shortened;
+    std::atomic<bool> unknown = false;  // the shortcut failed for a row
     Batch batch;
     int64_t rows_left = 0;  // to be filled by somebody
   };
@@ -97,6 +117,8 @@ class Loader {
   Slot& slot_of(int64_t batch) { return slots_[static_cast<size_t>(batch) % slots_.size()]; }
   void begin(int64_t batch, Slot& slot) const;
   void fill(Reader& reader, Slot& slot, RowRange rows) const;
+  void fill_plain(Reader& reader, Slot& slot, RowRange rows, bool features, bool labels) const;
+  void fill_shortened(Slot& slot, RowRange rows) const;
   bool may_begin(int64_t batch) const;
   Piece claim();
   void work();

@@ -29,7 +29,9 @@ class Unroller {
       for (ParamId id : op.params) {
         if (weight_[id] != kNone) continue;  // another operator of the stage reads it too
         const Param& param = graph.params[id];
-        const BufferRole role = param.trainable() ? BufferRole::Weight : BufferRole::Statistic;
+        const BufferRole role = param.frozen           ? BufferRole::Constant
+                                : param.is_statistic() ? BufferRole::Statistic
+                                                       : BufferRole::Weight;
         weight_[id] = add_buffer({param.name, param.shape, weight_type(param), role, id});
       }
       if (op.kind == OpKind::SoftmaxCrossEntropy) {
@@ -48,14 +50,17 @@ class Unroller {
 
   Program training(const TrainingOptions& options) {
     options_ = options;
+    const bool learns = std::any_of(ops_.begin(), ops_.end(), [](const Op& op) { return !op.frozen; });
     // Gradients in f16 need a factor to stay above its smallest numbers.
-    scales_ = graph_.dtype == DType::F16;
-    if (scales_ || options.rule.clips) {
-      const int64_t squares = options.rule.clips ? static_cast<int64_t>(graph_.params.size()) : 0;
+    scales_ = learns && graph_.dtype == DType::F16;
+    if (scales_ || (learns && options.rule.sums_squares())) {
+      const int64_t squares = options.rule.sums_squares() ? static_cast<int64_t>(graph_.params.size()) : 0;
       program_.agreement = add_buffer({"agreement", {kSquares + squares}, DType::F32, BufferRole::Agreement});
+      if (options.rule.watches) program_.watch = add_buffer({"watch", {squares}, DType::F32, BufferRole::Watch});
     }
     find_shared();
-    for (const Op& op : ops_) forward(op, /*training=*/true);
+    keep_state_of_frozen();
+    for (const Op& op : ops_) forward(op, /*training=*/!op.frozen);
     find_differentiable();
     find_outputs();
     program_.first_backward = program_.nodes.size();
@@ -68,6 +73,7 @@ class Unroller {
     }
     int remade = kNone;
     for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
+      if (op->frozen) continue;
       if (options.remakes_blocks && op->block != kNone && op->block != remade) remake(remade = op->block);
       backward(*op);
     }
@@ -87,16 +93,32 @@ class Unroller {
     return is_factor ? graph_.dtype : wide(graph_.dtype);
   }
 
+  // What no node reads but the state has: all digits of a weight that is computed with in sixteen bits, and the
+  // optimizer's slots of one that may learn again.
+  void keep_state_of_frozen() {
+    for (ParamId id = 0; id < static_cast<ParamId>(weight_.size()); ++id) {
+      const Param& param = graph_.params[id];
+      if (weight_[id] == kNone || !param.frozen || param.is_statistic()) continue;
+      const auto keep = [&](const char* name, DType dtype, BufferRole role) {
+        add_buffer({name + param.name, param.shape, dtype, role, id});
+      };
+      if (is_half(graph_.dtype)) keep("master ", DType::F32, BufferRole::Master);
+      if (!options_.rule.may_unfreeze) continue;
+      if (options_.rule.velocity) keep("velocity ", wide(graph_.dtype), BufferRole::Velocity);
+      if (options_.rule.second_moment) keep("second moment ", wide(graph_.dtype), BufferRole::SecondMoment);
+    }
+  }
+
   void append_updates() {
     program_.first_update = program_.nodes.size();
     for (Node& node : sums_) program_.nodes.push_back(std::move(node));
     program_.first_check = program_.nodes.size();
     if (program_.agreement != kNone) {
-      const OpKind kind = options_.rule.clips ? OpKind::SumSquares : OpKind::CheckFinite;
+      const OpKind kind = options_.rule.sums_squares() ? OpKind::SumSquares : OpKind::CheckFinite;
       for (const Node& step : deferred_) {
         Node check{kind, Pass::Update, step.op, {}, step.name, {}, {}, {}};
         const ParamId param = program_.buffers[step.reads[0]].param;
-        if (options_.rule.clips) check.attrs = SquaresAttrs{first_reader_[param] >= stage_.begin()};
+        if (options_.rule.sums_squares()) check.attrs = SquaresAttrs{first_reader_[param] >= stage_.begin()};
         check.reads = {step.reads[1], program_.agreement};
         check.writes = {program_.agreement};
         program_.nodes.push_back(std::move(check));
@@ -106,9 +128,13 @@ class Unroller {
     const auto emit_agreement = [&](OpKind kind) {
       Node node{kind, Pass::Update, id_of(ops_.front()), {}, ops_.front().name, {}, {}, {}};
       node.reads = node.writes = {program_.agreement};
+      if (kind == OpKind::ClipNorm && program_.watch != kNone) {
+        node.reads.push_back(program_.watch);
+        node.writes.push_back(program_.watch);
+      }
       program_.nodes.push_back(std::move(node));
     };
-    if (options_.rule.clips) emit_agreement(OpKind::ClipNorm);
+    if (program_.agreement != kNone && options_.rule.sums_squares()) emit_agreement(OpKind::ClipNorm);
     for (Node& node : deferred_) program_.nodes.push_back(std::move(node));
     if (scales_) emit_agreement(OpKind::AdjustScale);
   }
@@ -468,17 +494,20 @@ class Unroller {
   }
 
   void emit_weight_grad(const Op& op, std::vector<BufferId> reads, const std::vector<ParamId>& params) {
+    const auto is_trainable = [&](ParamId id) { return graph_.params[id].trainable(); };
+    if (std::none_of(params.begin(), params.end(), is_trainable)) return;
     const bool sums = options_.microbatches > 1;
     std::vector<BufferId> gradients;
     for (ParamId id : params) {
       const Param& param = graph_.params[id];
-      const bool keeps = options_.keeps_gradients || readers_of_param_[id] > 1;
+      const bool keeps = param.trainable() && (options_.keeps_gradients || readers_of_param_[id] > 1);
       const BufferRole role = keeps && !sums ? BufferRole::SharedGradient : BufferRole::WeightGradient;
       const DType dtype = role == BufferRole::SharedGradient ? wide(graph_.dtype) : weight_type(param);
       gradients.push_back(add_buffer({"d " + param.name, param.shape, dtype, role, id}));
     }
     emit(op, op.kind, Pass::WeightGrad, std::move(reads), gradients);
     for (size_t i = 0; i < params.size(); ++i) {
+      if (!is_trainable(params[i])) continue;
       BufferId gradient = gradients[i];
       if (sums) {
         const Param& param = graph_.params[params[i]];

@@ -36,18 +36,21 @@ ValueId Builder::emit(const std::string& name, OpKind kind, const Attrs& attrs, 
   const auto output = static_cast<ValueId>(graph_.values.size());
   graph_.values.push_back({name, shape, graph_.dtype});
   const int block = in_block_ ? blocks_ - 1 : kNone;
-  graph_.ops.push_back({name, kind, attrs, std::move(inputs), output, std::move(params), block});
+  graph_.ops.push_back({name, kind, attrs, std::move(inputs), output, std::move(params), block, depth_});
   return output;
 }
 
 void Builder::begin_block() {
   in_block_ = true;
-  depth_ = ++blocks_;
+  ++blocks_;
+  depth_ = ++layers_;
 }
+
+void Builder::begin_layer() { depth_ = ++layers_; }
 
 void Builder::end_blocks() {
   in_block_ = false;
-  depth_ = blocks_ + 1;
+  depth_ = layers_ + 1;
 }
 
 void Builder::begin_head() {

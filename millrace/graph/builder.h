@@ -25,6 +25,8 @@ class Builder {
 
   // The model's repeated parts: what is written from here on belongs to the next of them, or to none any more.
   void begin_block();
+  // The same for a layer that is counted but not computed again.
+  void begin_layer();
   void end_blocks();
   // What is written from here on is made for the classes of one task.
   void begin_head();
@@ -75,7 +77,7 @@ class Builder {
   void require_rank(const std::string& name, ValueId x, int rank) const;
 
   Graph graph_;
-  int blocks_ = 0;
+  int blocks_ = 0, layers_ = 0;
   bool in_block_ = false, in_head_ = false;
   int depth_ = 0;
 };

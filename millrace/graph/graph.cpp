@@ -54,6 +54,26 @@ int64_t Graph::trainable_elements() const {
   return count;
 }
 
+int64_t Graph::parameter_elements() const {
+  int64_t count = 0;
+  for (const Param& param : params) {
+    if (!param.is_statistic()) count += param.shape.elements();
+  }
+  return count;
+}
+
+int num_layers(const Graph& graph) {
+  int deepest = 1;
+  for (const Param& param : graph.params) deepest = std::max(deepest, param.depth);
+  return deepest - 1;
+}
+
+void freeze(Graph& graph, int layers) {
+  if (layers == 0) return;
+  for (Param& param : graph.params) param.frozen |= param.depth <= layers;
+  for (Op& op : graph.ops) op.frozen |= op.depth <= layers;
+}
+
 bool has_blocks(const Graph& graph) {
   return std::any_of(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return op.block != kNone; });
 }

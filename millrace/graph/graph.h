@@ -147,10 +147,12 @@ struct Param {
   Shape shape;
   ParamRole role = ParamRole::Weight;
   Init init;
-  int depth = 0;                   // of its layer: 0 before the blocks, then 1, 2, ..., and one more behind them
+  int depth = 0;                   // of its layer: 0 before the first, then 1, 2, ..., and one more behind them
   bool is_head = false;            // made for the classes of one task: may start anew where the rest is from a file
   bool stored_transposed = false;  // in published files its two axes are exchanged
-  bool trainable() const { return role != ParamRole::RunningMean && role != ParamRole::RunningVariance; }
+  bool frozen = false;             // stands still
+  bool is_statistic() const { return role == ParamRole::RunningMean || role == ParamRole::RunningVariance; }
+  bool trainable() const { return !is_statistic() && !frozen; }
 };
 
 struct Op {
@@ -160,7 +162,9 @@ struct Op {
   std::vector<ValueId> inputs;
   ValueId output = kNone;
   std::vector<ParamId> params;
-  int block = kNone;  // one of the model's repeated parts: what recomputation keeps nothing of but its input
+  int block = kNone;    // one of the model's repeated parts: what recomputation keeps nothing of but its input
+  int depth = 0;        // of its layer, as parameters have it
+  bool frozen = false;  // computed as in evaluation, without a gradient
 };
 
 struct Graph {
@@ -176,10 +180,19 @@ struct Graph {
   int64_t batch() const { return values[features].shape[0]; }
   OpId producer(ValueId value) const;  // kNone for features and labels
   int64_t trainable_elements() const;
+  int64_t parameter_elements() const;  // with those that stand still
 };
 
 // Whether the model has repeated parts that can be computed again one by one.
 bool has_blocks(const Graph& graph);
+
+// Layers that can be frozen: all but the last, which is the task's own.
+int num_layers(const Graph& graph);
+
+// The first so many layers stand still, with what comes before them: they are computed as in evaluation - running
+// statistics, no dropout - so that what they make depends on the sample alone, and nothing flows back through them. A
+// parameter that a later layer shares with them stands still there too.
+void freeze(Graph& graph, int layers);
 
 // Multiply-add operations count as two. The arithmetic of one forward, as the direct algorithm does it.
 double forward_flops(const Graph& graph, const Op& op);

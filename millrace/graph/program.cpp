@@ -22,6 +22,7 @@ const char* name_of(BufferRole role) {
     case BufferRole::Activation: return "activations";
     case BufferRole::Gradient: return "activation gradients";
     case BufferRole::Weight: return "weights";
+    case BufferRole::Constant: return "frozen weights";
     case BufferRole::WeightGradient: return "weight gradients";
     case BufferRole::GradientSum: return "gradient sums";
     case BufferRole::SharedGradient: return "replicas' gradients";
@@ -29,6 +30,7 @@ const char* name_of(BufferRole role) {
     case BufferRole::SecondMoment: return "optimizer";
     case BufferRole::Master: return "master weights";
     case BufferRole::Agreement: return "agreement";
+    case BufferRole::Watch: return "watched gradients";
     case BufferRole::Statistic: return "statistics";
     case BufferRole::Metric: return "metrics";
   }

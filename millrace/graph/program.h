@@ -48,7 +48,7 @@
 //                        Update      total, part                                 total, part
 //   CheckFinite          Update      dw, agreement                               agreement
 //   SumSquares           Update      dw, agreement                               agreement
-//   ClipNorm             Update      agreement                                   agreement
+//   ClipNorm             Update      agreement, [watch]                          agreement, [watch]
 //   SgdStep              Update      w, dw, [velocity], [master], [agreement]    w, [velocity], [master]
 //   AdamStep, LambStep   Update      w, dw, velocity, second_moment, [master],   w, velocity, second_moment, [master]
 //                                    [agreement]
@@ -84,10 +84,11 @@
 //
 // What all stages have to know of an update before they make it is the `agreement`: whether gradients overflowed, and
 // the sum of squares of each parameter's gradient, from which ClipNorm makes the norm of all of them and a factor for
-// every step. Squares have a place for each parameter of the graph, and only the stage that first reads a parameter
-// fills it (SquaresAttrs), so that the sum over stages gives everyone the same numbers in the same order whatever the
-// partition. SumSquares with f16 also does what CheckFinite does. AdamStep and LambStep count steps from 1: those left
-// out do not count.
+// every step; where gradients are watched, it also adds each square to `watch`, as it was without the loss scale.
+// Squares have a place for each parameter of the graph, and only the stage that first reads a parameter fills it
+// (SquaresAttrs), so that the sum over stages gives everyone the same numbers in the same order whatever the partition.
+// SumSquares with f16 also does what CheckFinite does. AdamStep and LambStep count steps from 1: those left out do not
+// count.
 //
 // A parameter that several operators read has a gradient of its own for each, summed over micro-batches apart, so that
 // it makes no difference whether they are on one stage: an Accumulate before the checks adds those of one stage (and
@@ -111,6 +112,7 @@ enum class BufferRole {
   Activation,  // forward values, and what forward saves for backward
   Gradient,    // gradients of values
   Weight,      // a parameter; lives as long as the session
+  Constant,    // a parameter or statistic that stands still; lives as long as the session
   WeightGradient,
   GradientSum,     // a weight gradient summed over micro-batches; lives as long as the session
   SharedGradient,  // a weight gradient of one micro-batch, kept for the sum over replicas; lives as long as the session
@@ -118,7 +120,8 @@ enum class BufferRole {
   SecondMoment,    // optimizer slot: the mean of their squares; lives as long as the session
   Master,          // a parameter in f32 where the weight has sixteen bits; lives as long as the session
   Agreement,       // see AgreementField; lives as long as the session
-  Statistic,       // running mean or variance; lives as long as the session
+  Watch,      // what the gradient's squares of each parameter were, summed over updates; lives as long as the session
+  Statistic,  // running mean or variance; lives as long as the session
   Metric,
 };
 const char* name_of(BufferRole role);
@@ -126,9 +129,10 @@ constexpr bool is_optimizer_slot(BufferRole role) {
   return role == BufferRole::Velocity || role == BufferRole::SecondMoment;
 }
 constexpr bool is_persistent(BufferRole role) {
-  return role == BufferRole::Input || role == BufferRole::Weight || role == BufferRole::GradientSum ||
-         role == BufferRole::SharedGradient || is_optimizer_slot(role) || role == BufferRole::Master ||
-         role == BufferRole::Agreement || role == BufferRole::Statistic || role == BufferRole::Metric;
+  return role == BufferRole::Input || role == BufferRole::Weight || role == BufferRole::Constant ||
+         role == BufferRole::GradientSum || role == BufferRole::SharedGradient || is_optimizer_slot(role) ||
+         role == BufferRole::Master || role == BufferRole::Agreement || role == BufferRole::Watch ||
+         role == BufferRole::Statistic || role == BufferRole::Metric;
 }
 constexpr bool is_kept_gradient(BufferRole role) {
   return role == BufferRole::GradientSum || role == BufferRole::SharedGradient;
@@ -138,7 +142,8 @@ enum Metric { kLossSum, kTop1, kTop5, kRows, kNumMetrics };
 
 // Floats. From kOverflow on they are summed over stages: it counts the gradients of an update that are not finite, and
 // who found some (0: the update is made); from kSquares on follows one for each parameter of the graph, if gradients
-// are clipped. kNorm is that of the last gradient as it was without the loss scale, kClip what steps multiply it by.
+// are clipped or watched. kNorm is that of the last gradient as it was without the loss scale, kClip what steps
+// multiply it by.
 enum AgreementField { kScale, kInverseScale, kGoodSteps, kSkippedSteps, kNorm, kClip, kOverflow, kSquares };
 
 struct Buffer {
@@ -183,8 +188,8 @@ struct Program {
   std::vector<Node> nodes;
   // nodes[0, backward) are forward and nodes[backward, update) backward, once per micro-batch each; nodes[update, end)
   // run once per step: sums of gradients of one parameter, from `first_check` on checks, one per parameter; from
-  // `first_step` on ClipNorm if gradients are clipped, one step per parameter, and AdjustScale if there is a loss
-  // scale.
+  // `first_step` on ClipNorm if gradients are clipped or watched, one step per parameter, and AdjustScale if there is a
+  // loss scale.
   size_t first_backward = 0;
   size_t first_update = 0;
   size_t first_check = 0;
@@ -194,6 +199,7 @@ struct Program {
   BufferId metrics = kNone;
   BufferId logits = kNone;  // kNone where the stage does not make them
   BufferId agreement = kNone;
+  BufferId watch = kNone;
   // Gradients of parameters that other stages read too: to be summed with theirs before the checks.
   std::vector<BufferId> tied;
   std::vector<Crossing> inputs;   // from earlier stages; a gradient goes back
@@ -246,14 +252,17 @@ struct UpdateRule {
   OpKind step = OpKind::SgdStep;
   bool velocity = true;
   bool second_moment = false;
-  bool clips = false;  // needs the norm of all gradients
+  bool clips = false;         // needs the norm of all gradients
+  bool watches = false;       // sums up how large the gradient of each parameter is
+  bool may_unfreeze = false;  // what it keeps of a parameter that stands still is kept all the same
+  bool sums_squares() const { return clips || watches; }
   bool operator==(const UpdateRule&) const = default;
 };
 
 // Whether all updates of a step come at its end: gradients in f16 are all checked before the first of them, and so is
 // their norm made.
 inline bool updates_late(const Graph& graph, const Style& style, const UpdateRule& rule) {
-  return style.late_updates || graph.dtype == DType::F16 || rule.clips;
+  return style.late_updates || graph.dtype == DType::F16 || rule.sums_squares();
 }
 // Whether gradients outlive the pass that makes them: for a sum over replicas, or because passes of other micro-batches
 // run before a late update.

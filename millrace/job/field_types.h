@@ -186,6 +186,47 @@ Field grammar(const std::string& key, const std::string& example, const std::str
   return field;
 }
 
+template <typename... Path>
+Field on_or_off(const std::string& key, const std::string& doc, Path... path) {
+  Field field = flag(key, doc, path...);
+  field.example = "on";
+  field.choices = {"on", "off"};
+  field.read = [=](Job& job, std::string_view text, std::string_view) -> std::string {
+    text = trimmed(text);
+    const bool is_on = text == "on" || text == "true";
+    if (!is_on && text != "off" && text != "false") {
+      return fmt::format("{}: {} is neither on nor off; write one of the two", key, in_quotes(text));
+    }
+    follow(job, path...) = is_on;
+    return {};
+  };
+  field.write = [=](const Job& job) { return follow(job, path...) ? "on" : "off"; };
+  return field;
+}
+
+// A number between 0 and 1, neither of them allowed: 0.4 or 2/5.
+template <typename... Path>
+Field fraction(const std::string& key, const std::string& example, const std::string& doc, Path... path) {
+  Field field = number<double>(key, {0, 1, true}, example, doc, path...);
+  field.read = [=, self = field](Job& job, std::string_view text, std::string_view assign) -> std::string {
+    const size_t slash = text.find('/');
+    double above = 0, below = 1;
+    NumberFault fault = parse_number(trimmed(text.substr(0, slash)), above);
+    if (fault == NumberFault::Ok && slash != std::string_view::npos) {
+      fault = parse_number(trimmed(text.substr(slash + 1)), below);
+    }
+    if (fault == NumberFault::Ok && !(below > 0)) fault = NumberFault::NotANumber;
+    if (fault == NumberFault::Ok) follow(job, path...) = above / below;
+    return number_fault(self, fault, "a fraction", text, assign);
+  };
+  field.fault = [=](const Job& job) -> std::string {
+    const double value = follow(job, path...);
+    if (value > 0 && value < 1) return {};
+    return fmt::format("{} is {}; it must be above 0 and below 1", key, value);
+  };
+  return field;
+}
+
 // `later` are choices that will exist: they are refused, but not as if they were misspelt.
 template <typename T, typename... Path>
 Field choice(const std::string& key, std::vector<std::pair<std::string, T>> names,

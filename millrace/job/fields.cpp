@@ -56,6 +56,7 @@ std::vector<Field> make_fields() {
   using S = Schedule;
   using P = Parallel;
   using B = BackendOptions;
+  using E = Elastic;
   const Range<double> positive_or_zero{0, 1e9};
   const Range<double> below_one{0, 1, true};
   std::vector<Field> fields{
@@ -105,6 +106,8 @@ std::vector<Field> make_fields() {
                   &Job::model, &M::tokens),
       choice<Head>("model.head", {{"classes", Head::Classes}, {"span", Head::Span}}, {},
                    "bert: one of the classes, or where in a text an answer begins and ends", &Job::model, &M::head),
+      number<int>("model.frozen", {0, 10'000}, "6", "layers, from the first on, that are not trained", &Job::model,
+                  &M::frozen),
       free_text("model.init", "weights.safetensors",
                 "safetensors file with the first parameters; empty: random from the seed", &Job::model, &M::init),
 
@@ -287,6 +290,30 @@ std::vector<Field> make_fields() {
                          {"stage", Recompute::Stage}},
                         {}, "what is computed again before backward instead of kept; auto: blocks, if memory is short",
                         &Job::parallel, &P::recompute),
+
+      choice<Freeze>(
+          "elastic.freeze", {{"off", Freeze::Off}, {"gradient", Freeze::Gradient}, {"schedule", Freeze::Schedule}}, {},
+          "layers stand still one after another: gradient: those that learn least; schedule: alpha at a time",
+          &Job::elastic, &E::freeze),
+      fraction("elastic.alpha", "1/3", "share of the layers that still learn which may freeze at once", &Job::elastic,
+               &E::alpha),
+      period("elastic.every", "1 epoch", "how often it is decided what freezes: so many steps or epochs", &Job::elastic,
+             &E::every),
+      on_or_off("elastic.pipe", "what still learns is cut into stages anew, and into fewer where that pays",
+                &Job::elastic, &E::pipe),
+      on_or_off("elastic.dp", "devices that a shorter pipeline does not need become replicas", &Job::elastic, &E::dp),
+      on_or_off("elastic.cache", "what frozen layers make of a sample is kept, not computed again", &Job::elastic,
+                &E::cache),
+      number<double>("elastic.cache_gib", {0, 1e6}, "2", "cache: GiB of memory", &Job::elastic, &E::cache_gib),
+      number<double>("elastic.cache_disk_gib", {0, 1e6}, "20", "cache: GiB on the disk, for what memory does not hold",
+                     &Job::elastic, &E::cache_disk_gib),
+      free_text("elastic.cache_dir", "/scratch", "cache: on which disk; empty: the system's temporary directory",
+                &Job::elastic, &E::cache_dir),
+      choice<bool>("elastic.cache_precision", {{"as_computed", false}, {"fp16", true}}, {},
+                   "cache: fp16 takes half the room, and rounds", &Job::elastic, &E::cache_half),
+      number<double>("elastic.guard", positive_or_zero, "0.05",
+                     "a test loss so much above the best, as a share of it, takes the last freezing back; 0: never",
+                     &Job::elastic, &E::guard),
 
       choice<Winograd>("backend.winograd", {{"auto", Winograd::Auto}, {"off", Winograd::Off}}, {},
                        "auto: where it is measured to be faster; off: never, strictest rounding", &Job::backend,

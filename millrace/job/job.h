@@ -34,6 +34,7 @@ struct Model {
   int tokens = 128;    // text: length, with [CLS] and [SEP]
   Head head = Head::Classes;
   std::string init = {};  // a safetensors file with the model's parameters; empty: random from the seed
+  int frozen = 0;         // layers, from the first on, that stand still, with what comes before them
   bool operator==(const Model&) const = default;
 };
 
@@ -224,6 +225,27 @@ struct Parallel {
   bool operator==(const Parallel&) const = default;
 };
 
+// More and more layers stand still as training goes on; what that frees is used.
+enum class Freeze {
+  Off,
+  Gradient,  // up to the layer whose gradients were smallest, and by no more than alpha of what is left
+  Schedule,  // by alpha of what is left
+};
+struct Elastic {
+  Freeze freeze = Freeze::Off;
+  double alpha = 1. / 3;
+  Period every = {Period::Unit::Epochs, 1};  // between decisions
+  bool pipe = false;                         // the pipeline is planned again, and may become shorter
+  bool dp = false;                           // devices that a shorter pipeline frees become replicas
+  bool cache = false;                        // what frozen layers make of a sample is kept
+  double cache_gib = 2;                      // of memory
+  double cache_disk_gib = 0;                 // on the disk, for what memory does not hold
+  std::string cache_dir = {};                // on which disk; empty: the system's temporary directory
+  bool cache_half = false;                   // kept with sixteen bits
+  double guard = 0;  // a test loss so much above the best, as a share of it, takes the last freezing back; 0: never
+  bool operator==(const Elastic&) const = default;
+};
+
 enum class Winograd { Auto, Off };
 struct BackendOptions {
   Winograd winograd = Winograd::Auto;  // auto: measured against direct convolution per layer and pass
@@ -252,6 +274,7 @@ struct Job {
   OnDivergence on_divergence = OnDivergence::Stop;
   Divergence divergence;
   Parallel parallel;
+  Elastic elastic;
   BackendOptions backend;
   bool operator==(const Job&) const = default;
 };

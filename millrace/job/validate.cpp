@@ -197,6 +197,7 @@ void validate(const Job& job, const std::string& where) {
   check_data(job, where);
   check_microbatches(job, where);
   validate_parallel(job, where);
+  validate_elastic(job, where);
   check_precision(job, where);
   check_optimizer(job, where);
   check_schedule(job.schedule, where);

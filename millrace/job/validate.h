@@ -11,5 +11,7 @@ namespace millrace::job {
 void validate(const Job& job, const std::string& where);
 // The part of it about parallel.*; expects every key in its range.
 void validate_parallel(const Job& job, const std::string& where);
+// The part of it about elastic.*.
+void validate_elastic(const Job& job, const std::string& where);
 
 }  // namespace millrace::job

@@ -13,6 +13,7 @@ namespace {
 MemoryKind kind_of(BufferRole role) {
   switch (role) {
     case BufferRole::Weight:
+    case BufferRole::Constant:
     case BufferRole::Statistic:
     case BufferRole::Metric: return MemoryKind::Weights;
     case BufferRole::WeightGradient:
@@ -21,6 +22,7 @@ MemoryKind kind_of(BufferRole role) {
     case BufferRole::Velocity:
     case BufferRole::SecondMoment:
     case BufferRole::Master:
+    case BufferRole::Watch:
     case BufferRole::Agreement: return MemoryKind::Optimizer;
     case BufferRole::Input:
     case BufferRole::Activation: return MemoryKind::Activations;
@@ -65,14 +67,20 @@ StageLayout::StageLayout(const Copies& copies, const std::vector<LaidOutProgram>
     arena_bytes_ = std::max(arena_bytes_, laid_out.plan.arena_bytes);
   }
   size_t top = 0;
-  for (BufferRole role :
-       {BufferRole::Metric, BufferRole::Agreement, BufferRole::Weight, BufferRole::Master, BufferRole::Velocity,
-        BufferRole::SecondMoment, BufferRole::GradientSum, BufferRole::SharedGradient}) {
+  for (BufferRole role : {BufferRole::Metric, BufferRole::GradientSum, BufferRole::SharedGradient}) {
     top = region(role, top);
   }
   statistics_ = top;
   top = region(BufferRole::Statistic, top);
   statistics_bytes_ = top - statistics_;
+  for (BufferRole role : {BufferRole::Agreement, BufferRole::Watch, BufferRole::Master, BufferRole::Velocity,
+                          BufferRole::SecondMoment, BufferRole::Constant}) {
+    top = region(role, top);
+  }
+  const size_t weights = top;
+  top = region(BufferRole::Weight, top);
+  const bool has_masters = copy_stride_.at(BufferRole::Master) > 0;
+  state_bytes_ = (has_masters && copies.versions == 1 ? weights : top) - statistics_;
   slots_ = region(BufferRole::Input, top);
   gradient_slots_ = slots_ + slot_bytes_ * static_cast<size_t>(copies.slots);
   arena_ = gradient_slots_ + gradient_slot_bytes_ * static_cast<size_t>(copies.gradient_slots);

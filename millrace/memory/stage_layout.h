@@ -63,6 +63,11 @@ class StageLayout {
   size_t statistics_offset() const { return statistics_; }
   size_t statistics_bytes() const { return statistics_bytes_; }
 
+  // What a checkpoint is made of lies in one piece: statistics, agreement, what the optimizer keeps, what
+  // stands still, and all versions of the weights where there is more to know of them than their masters.
+  size_t state_offset() const { return statistics_; }
+  size_t state_bytes() const { return state_bytes_; }
+
   // By kind, at the peak of programs[0].
   std::vector<MemoryItem> items() const;
 
@@ -80,7 +85,7 @@ class StageLayout {
   std::vector<LaidOutProgram> programs_;
   std::map<Key, size_t> offset_;                     // in the first copy of its role's region
   std::map<graph::BufferRole, size_t> copy_stride_;  // from one copy of a role's region to the next
-  size_t statistics_ = 0, statistics_bytes_ = 0;
+  size_t statistics_ = 0, statistics_bytes_ = 0, state_bytes_ = 0;
   size_t slots_ = 0, slot_bytes_ = 0;
   size_t gradient_slots_ = 0, gradient_slot_bytes_ = 0;
   size_t arena_ = 0, arena_bytes_ = 0;

@@ -9,6 +9,7 @@ using graph::Window;
 ValueId alexnet(graph::Builder& b, const job::Model& model, const AlexnetShape& shape) {
   const int w = shape.width;
   auto conv_relu = [&](const std::string& name, ValueId x, int channels, Window window) {
+    b.begin_layer();
     const graph::Init init = torch_default(b.shape(x)[1] * window.kernel_h * window.kernel_w);
     return b.relu(name + ".relu", b.conv(name, x, {.out_channels = channels, .window = window}, init, init));
   };
@@ -29,8 +30,10 @@ ValueId alexnet(graph::Builder& b, const job::Model& model, const AlexnetShape& 
   x = b.max_pool("features.12", x, pool);
   x = b.adaptive_avg_pool("avgpool", x, shape.pooled, shape.pooled);
   x = b.flatten("flatten", x);
+  b.begin_layer();
   x = b.dropout("classifier.0", x, dropout_of(model, 0.5));
   x = b.relu("classifier.2", linear("classifier.1", x, shape.hidden));
+  b.begin_layer();
   x = b.dropout("classifier.3", x, dropout_of(model, 0.5));
   x = b.relu("classifier.5", linear("classifier.4", x, shape.hidden));
   b.begin_head();

@@ -147,17 +147,37 @@ DType value_type(job::Precision precision) {
 }
 
 graph::Graph training_graph(const job::Job& job, int64_t rows) {
-  return graph::fuse(build(job.model, rows, job.loss.label_smoothing, value_type(job.precision)));
+  graph::Graph graph = graph::fuse(build(job.model, rows, job.loss.label_smoothing, value_type(job.precision)));
+  const int layers = graph::num_layers(graph);
+  if (job.model.frozen > layers) {
+    fail_input("model.frozen is {} and {} has {} layers before its last; write {} or less", job.model.frozen,
+               graph.name, layers, layers);
+  }
+  graph::freeze(graph, job.model.frozen);
+  return graph;
 }
 
-graph::UpdateRule update_rule(const job::Optimizer& optimizer) {
-  const bool clips = optimizer.clip_norm > 0;
+graph::UpdateRule update_rule(const job::Job& job) {
+  const job::Optimizer& optimizer = job.optimizer;
+  graph::UpdateRule rule;
+  rule.clips = optimizer.clip_norm > 0;
+  rule.may_unfreeze = job.elastic.guard > 0;
+  rule.watches = job.elastic.freeze == job::Freeze::Gradient;
   switch (optimizer.kind) {
-    case job::Algorithm::Sgd: return {graph::OpKind::SgdStep, optimizer.momentum > 0, false, clips};
-    case job::Algorithm::AdamW: return {graph::OpKind::AdamStep, true, true, clips};
-    case job::Algorithm::Lamb: return {graph::OpKind::LambStep, true, true, clips};
+    case job::Algorithm::Sgd:
+      rule.step = graph::OpKind::SgdStep;
+      rule.velocity = optimizer.momentum > 0;
+      break;
+    case job::Algorithm::AdamW:
+      rule.step = graph::OpKind::AdamStep;
+      rule.second_moment = true;
+      break;
+    case job::Algorithm::Lamb:
+      rule.step = graph::OpKind::LambStep;
+      rule.second_moment = true;
+      break;
   }
-  return {};
+  return rule;
 }
 
 }  // namespace millrace::model

@@ -20,9 +20,9 @@ graph::Graph build(const job::Model& model, int64_t batch, double label_smoothin
 DType value_type(job::Precision precision);
 
 // What the optimizer keeps of each parameter and needs to know before an update.
-graph::UpdateRule update_rule(const job::Optimizer& optimizer);
+graph::UpdateRule update_rule(const job::Job& job);
 
-// The graph that a job trains on micro-batches of so many rows: fused.
+// The graph that a job trains on micro-batches of so many rows: fused, its first layers frozen if the job says so.
 graph::Graph training_graph(const job::Job& job, int64_t rows);
 
 }  // namespace millrace::model

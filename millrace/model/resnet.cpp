@@ -49,6 +49,7 @@ ValueId resnet(graph::Builder& b, const job::Model& model, const ResnetShape& sh
   for (size_t group = 0; group < shape.blocks.size(); ++group, width *= 2) {
     for (int i = 0; i < shape.blocks[group]; ++i) {
       const std::string name = fmt::format("layer{}.{}", group + 1, i);
+      b.begin_layer();
       x = block(b, name, x, width, group > 0 && i == 0 ? 2 : 1, shape.bottleneck);
     }
   }

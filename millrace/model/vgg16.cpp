@@ -20,6 +20,7 @@ ValueId vgg16(graph::Builder& b, const job::Model& model, bool batch_norm) {
       x = b.max_pool(next(), x, Window::square(2, 2));
       continue;
     }
+    b.begin_layer();
     x = b.conv(next(), x, {.out_channels = channels, .window = Window::square(3, 1, 1)},
                kaiming_normal_fan_out(channels, 3));
     if (batch_norm) x = b.batch_norm(next(), x);
@@ -28,11 +29,13 @@ ValueId vgg16(graph::Builder& b, const job::Model& model, bool batch_norm) {
   const graph::Init init{graph::Init::Kind::Normal, 0.01};
   x = b.adaptive_avg_pool("avgpool", x, 7, 7);
   x = b.flatten("flatten", x);
+  b.begin_layer();
   x = b.relu("classifier.1", b.linear("classifier.0", x, {.out_features = 4096}, init));
+  b.begin_layer();
   x = b.dropout("classifier.2", x, dropout_of(model, 0.5));
   x = b.relu("classifier.4", b.linear("classifier.3", x, {.out_features = 4096}, init));
-  x = b.dropout("classifier.5", x, dropout_of(model, 0.5));
   b.begin_head();
+  x = b.dropout("classifier.5", x, dropout_of(model, 0.5));
   return b.linear("classifier.6", x, {.out_features = model.classes}, init);
 }
 

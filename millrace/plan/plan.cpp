@@ -66,22 +66,56 @@ std::vector<int> versions(const job::Parallel& parallel, const Pipeline& pipelin
 bool has_statistics(const graph::Graph& graph, const graph::StageSlice& slice) {
   for (graph::OpId op = slice.begin(); op < slice.end(graph); ++op) {
     for (graph::ParamId param : graph.ops[op].params) {
-      if (!graph.params[param].trainable()) return true;
+      if (graph.params[param].is_statistic() && !graph.params[param].frozen) return true;
     }
   }
   return false;
 }
 
+// Stages, from the first on, that stand still.
+int frozen_stages(const graph::Graph& graph, const Plan& plan) {
+  int frozen = 0;
+  for (int s = 0; s < static_cast<int>(plan.first.size()); ++s) {
+    const graph::StageSlice slice = plan.slice(s);
+    const bool stands = std::all_of(graph.ops.begin() + slice.begin(), graph.ops.begin() + slice.end(graph),
+                                    [](const graph::Op& op) { return op.frozen; });
+    if (!stands) break;
+    ++frozen;
+  }
+  return frozen;
+}
+
 // Gradients come back to a stage that has something to learn or stands behind one that has.
 void check_learns(const graph::Graph& graph, const Plan& plan) {
-  const graph::StageSlice slice = plan.slice(0);
+  const int first = plan.pipeline.frozen;
+  const graph::StageSlice slice = plan.slice(first);
   for (graph::OpId op = slice.begin(); op < slice.end(graph); ++op) {
     for (graph::ParamId param : graph.ops[op].params) {
       if (graph.params[param].trainable()) return;
     }
   }
-  fail_input("parallel: stage 0 ({} to {}) has no weights to train; cut the model later", graph.ops[0].name,
-             graph.ops[slice.end(graph) - 1].name);
+  fail_input("parallel: stage {} ({} to {}) has no weights to train; cut the model {}", first,
+             graph.ops[slice.begin()].name, graph.ops[slice.end(graph) - 1].name,
+             graph.ops[0].frozen ? "where its frozen layers end, or later" : "later");
+}
+
+// A worker that also trains would hold up the stage that stands still, or it the worker.
+void check_frozen(const Plan& plan) {
+  const Pipeline& pipeline = plan.pipeline;
+  if (pipeline.frozen == 0) return;
+  if (!pipeline.synchronous()) {
+    fail_input(
+        "parallel.mode: a stage of frozen layers needs a mode that waits for all gradients of a step; write "
+        "parallel.mode: 1f1b, or cut the model later");
+  }
+  std::set<int> seen;
+  for (const auto& workers : pipeline.stages) {
+    for (int worker : workers) {
+      if (seen.insert(worker).second) continue;
+      fail_input("parallel.placement: stage 0 is frozen and {}:{} runs several stages; place them apart",
+                 plan.devices[worker].node, plan.devices[worker].device);
+    }
+  }
 }
 
 // Stages that make an update together or not at all must count the same updates, and a worker can wait for others only
@@ -94,6 +128,8 @@ void check_agreement(const job::Job& job, const graph::Graph& graph, const Plan&
     who = "precision: fp16", instead = "precision: bf16";
   } else if (job.optimizer.clip_norm > 0) {
     who = "optimizer.clip_norm", instead = "optimizer.clip_norm: 0";
+  } else if (model::update_rule(job).watches) {
+    who = "elastic.freeze: gradient", instead = "elastic.freeze: schedule";
   } else {
     const Tie& tie = plan.ties[0];
     who =
@@ -127,16 +163,17 @@ void check_blocks(const job::Job& job, const graph::Graph& graph) {
   }
 }
 
-std::vector<Tie> find_ties(const graph::Graph& graph, const graph::StageSlice& any) {
+void find_ties(const graph::Graph& graph, Plan& plan) {
+  const graph::StageSlice any = plan.slice(0);
   std::map<graph::ParamId, std::set<int>> stages;
   for (graph::OpId op = 0; op < static_cast<graph::OpId>(graph.ops.size()); ++op) {
     for (graph::ParamId param : graph.ops[op].params) stages[param].insert(any.stage_of(op));
   }
-  std::vector<Tie> ties;
   for (const auto& [param, readers] : stages) {
-    if (readers.size() > 1) ties.push_back({param, {readers.begin(), readers.end()}});
+    if (readers.size() == 1) continue;
+    plan.shares_params = true;
+    if (graph.params[param].trainable()) plan.ties.push_back({param, {readers.begin(), readers.end()}});
   }
-  return ties;
 }
 
 bool reads(const graph::Graph& graph, const graph::StageSlice& slice, graph::ValueId value) {
@@ -182,9 +219,12 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
   pipeline.microbatches = parallel.microbatches;
   pipeline.multi_buffer = parallel.multi_buffer;
   pipeline.ahead = parallel.ahead;
-  plan.ties = find_ties(graph, plan.slice(0));
+  find_ties(graph, plan);
+  pipeline.frozen = frozen_stages(graph, plan);
+  // Those that stand still have nothing to agree on.
+  const bool several_learn = static_cast<int>(placement.size()) - pipeline.frozen > 1;
   pipeline.agrees_on_steps =
-      placement.size() > 1 && (graph.dtype == DType::F16 || job.optimizer.clip_norm > 0 || !plan.ties.empty());
+      several_learn && (graph.dtype == DType::F16 || model::update_rule(job).sums_squares() || !plan.ties.empty());
   if (!parallel.shares.empty()) pipeline.shares = job::parse_shares(parallel.shares);
   for (const auto& stage : placement) {
     pipeline.stages.emplace_back();
@@ -203,12 +243,13 @@ Plan make_plan(const job::Job& job, const graph::Graph& graph, int num_processes
                  pipeline.rows, r, pipeline.num_replicas(s), s,
                  pipeline.shares.empty() ? "" : " or parallel.shares nearer to each other");
     }
-    const graph::Program program = training_program(graph, {parallel.microbatches, model::update_rule(job.optimizer),
-                                                            true, plan.slice(s), backend::style_of(job.device)});
+    const graph::Program program = training_program(
+        graph, {parallel.microbatches, model::update_rule(job), true, plan.slice(s), backend::style_of(job.device)});
     const auto bytes = static_cast<size_t>(parallel.bucket_mib * (1 << 20));
     pipeline.buckets.push_back(std::max<int>(1, static_cast<int>(gradient_buckets(program, bytes).size())));
   }
   check_learns(graph, plan);
+  check_frozen(plan);
   check_agreement(job, graph, plan);
   return plan;
 }

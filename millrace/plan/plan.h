@@ -23,7 +23,8 @@ struct Plan {
   std::vector<graph::OpId> first;       // operator that each stage begins with
   std::vector<graph::StageEdge> edges;  // values on each edge of the pipeline, in the same order
   std::vector<Tie> ties;
-  std::vector<job::DeviceId> devices;              // of each worker
+  bool shares_params = false;          // some parameter is read by several stages, whether it is trained or not
+  std::vector<job::DeviceId> devices;  // of each worker
   std::vector<bool> reads_features, reads_labels;  // of each stage: what comes from the data
 
   // Workers sum in groups: the replicas of each stage, all workers, those of each tie, the replicas of the loss.

@@ -14,6 +14,7 @@
 #include "millrace/base/error.h"
 #include "millrace/job/fields.h"
 #include "millrace/model/model.h"
+#include "millrace/plan/frozen_costs.h"
 #include "millrace/plan/search.h"
 
 namespace millrace::plan {
@@ -91,6 +92,12 @@ class Planner {
     return counts;
   }
 
+  profile::Profile profile_at(int64_t rows) const {
+    profile::Profile profile = at_rows(profiles_, rows);
+    price_frozen(job_, graph_, profile);
+    return profile;
+  }
+
   // Stale weights change what is learnt; stages, and devices with several of them, are more that can wait.
   static int complexity(const Candidate& candidate) {
     const schedule::Pipeline& pipeline = candidate.plan.pipeline;
@@ -119,7 +126,7 @@ class Planner {
     options.mode = mode;
     options.microbatches = microbatches;
     options.optimizer_slots = job_.optimizer.momentum > 0 ? 1 : 0;
-    const SearchResult found = search(at_rows(profiles_, rows), cluster_, options);
+    const SearchResult found = search(profile_at(rows), cluster_, options);
     if (!found.refusal.empty() && refusal_.empty()) refusal_ = found.refusal;
     const bool one_stage_only = mode == Mode::Dp;
     const auto add_plan = [&](const SearchPlan& plan) {
@@ -146,7 +153,7 @@ class Planner {
   void add_shared_tails(Mode mode, int microbatches, int64_t rows) {
     const int num_devices = static_cast<int>(cluster_.devices.size());
     if (num_devices < 2) return;
-    const profile::Profile profile = at_rows(profiles_, rows);
+    const profile::Profile profile = profile_at(rows);
     const StageCosts costs(profile, cluster_, {.mode = mode, .microbatches = microbatches});
     const int n = costs.num_operators();
     std::vector<int> all(static_cast<size_t>(num_devices));

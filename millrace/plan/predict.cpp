@@ -10,6 +10,7 @@
 #include "millrace/base/error.h"
 #include "millrace/data/dataset.h"
 #include "millrace/model/model.h"
+#include "millrace/plan/frozen_costs.h"
 #include "millrace/plan/loading.h"
 #include "millrace/plan/saving.h"
 #include "millrace/plan/stage_memory.h"
@@ -71,6 +72,7 @@ class Predictor {
   Prediction predict() {
     made_.shape = steady_lists(pipeline_);
     made_.worker_bytes.assign(pipeline_.num_workers, 0);
+    snapshot_bytes_.assign(pipeline_.num_workers, 0);
     made_.costs.links.assign(pipeline_.num_workers, std::vector<schedule::Link>(pipeline_.num_workers));
     for (int a = 0; a < pipeline_.num_workers; ++a) {
       for (int b = 0; b < pipeline_.num_workers; ++b) {
@@ -88,6 +90,7 @@ class Predictor {
     double busy_s = 0;
     for (const double seconds : worker_seconds(pipeline_, made_.costs)) busy_s += seconds;
     made_.bubble_share = std::max(0.0, 1 - busy_s / (made_.step_s * pipeline_.num_workers));
+    add_snapshots();
     check_memory();
     return std::move(made_);
   }
@@ -109,6 +112,7 @@ class Predictor {
       fail_input("the profile is of {} with {} operators; this job's model is {} with {}", made.profile.model,
                  made.profile.operators.size(), made.graph.name, made.graph.ops.size());
     }
+    price_frozen(job_, made.graph, made.profile);
     return sizes_.emplace(rows, std::move(made)).first->second;
   }
 
@@ -118,7 +122,7 @@ class Predictor {
 
   graph::TrainingOptions training_options(const graph::Graph& graph, int stage) const {
     const graph::Style style = backend::style_of(job_.device);
-    const graph::UpdateRule rule = model::update_rule(job_.optimizer);
+    const graph::UpdateRule rule = model::update_rule(job_);
     const bool keeps =
         graph::keeps_gradients(graph, style, rule, pipeline_.num_replicas(stage) > 1, made_.shape.slots[stage]);
     return {pipeline_.synchronous() ? pipeline_.microbatches : 1, rule, keeps, plan_.slice(stage), style,
@@ -150,6 +154,7 @@ class Predictor {
       made_.worker_bytes[worker] +=
           memory.total() + static_cast<double>(loading_bytes(job_, *dataset_, plan_, stage, r) +
                                                saving_bytes(job_, size.graph, plan_, stage, r));
+      if (copies_on_device(job_, r)) snapshot_bytes_[worker] += memory.state;
       if (r > 0) continue;
       add_sums(stage, program);
     }
@@ -266,8 +271,16 @@ class Predictor {
         const int sender = pipeline_.stages[edge.from][a], receiver = pipeline_.stages[edge.to][b];
         if (share <= 0 || sender == receiver) continue;
         made_.links.push_back({sender, receiver, share * bytes * updates});
-        made_.links.push_back({receiver, sender, share * bytes * updates});
+        if (pipeline_.learns(edge.from)) made_.links.push_back({receiver, sender, share * bytes * updates});
       }
+    }
+  }
+
+  // Where there is room beside all else.
+  void add_snapshots() {
+    for (int w = 0; w < pipeline_.num_workers; ++w) {
+      const double with = made_.worker_bytes[w] + snapshot_bytes_[w];
+      if (with <= static_cast<double>(cluster_.devices[device_[w]].memory_bytes)) made_.worker_bytes[w] = with;
     }
   }
 
@@ -292,6 +305,7 @@ class Predictor {
   std::vector<int> device_;  // of the cluster, per worker
   std::map<int64_t, Sized> sizes_;
   std::map<int, std::vector<double>> occupying_sums_;  // per stage and bucket
+  std::vector<double> snapshot_bytes_;                 // per worker: in its device's memory
   Prediction made_;
 };
 

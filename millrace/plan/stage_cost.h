@@ -64,6 +64,7 @@ struct StageMemory {
   double workspace = 0;    // of kernels, and gradients within the stage
   int versions = 1;
   int in_flight = 1;
+  double state = 0;  // what a checkpoint is made of: part of the above
   double total() const { return weights + gradients + optimizer + activations + buffers + workspace; }
 };
 

@@ -53,6 +53,7 @@ StageMemory stage_memory(const graph::Graph& graph, const profile::Profile& prof
   memory.versions = options.copies.versions;
   memory.in_flight = options.copies.slots;
   const memory::StageLayout layout(options.copies, programs);
+  memory.state = static_cast<double>(layout.state_bytes());
   for (const memory::MemoryItem& item : layout.items()) {
     const auto bytes = static_cast<double>(item.bytes);
     switch (item.kind) {

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "millrace/report/plan_report.h"
+#include "millrace/report/svg_text.h"
 #include "millrace/report/units.h"
 
 namespace millrace::report {
@@ -27,21 +28,6 @@ std::string colour(int stage, Activity activity) {
   const int hue = kHues[static_cast<size_t>(stage) % kHues.size()];
   const int light = activity == Activity::Forward ? 72 : activity == Activity::InputGrad ? 56 : 44;
   return activity == Activity::Step ? "hsl(0,0%,35%)" : fmt::format("hsl({},62%,{}%)", hue, light);
-}
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '&')
-      out += "&amp;";
-    else
-      out += c;
-  }
-  return out;
 }
 
 // A round number of seconds that gives about `count` ticks.

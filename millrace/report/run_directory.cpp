@@ -171,9 +171,9 @@ RunDirectory RunDirectory::create_numbered(std::string_view job_name, const fs::
   }
 }
 
-MetricsLog::MetricsLog(const RunDirectory& directory, int64_t first_step, double first_epoch)
+MetricsLog::MetricsLog(const RunDirectory& directory, const Position& first)
     : path_(directory.path() / "metrics.jsonl") {
-  if (first_step > 0) {
+  if (first.step > 0) {
     std::ifstream in(path_);
     std::string kept;
     for (std::string line; std::getline(in, line);) {
@@ -182,9 +182,11 @@ MetricsLog::MetricsLog(const RunDirectory& directory, int64_t first_step, double
       const bool is_step = record.contains("step");
       const auto& position = record.value(is_step ? "step" : "epoch", nlohmann::json());
       if (!position.is_number()) continue;
-      if (is_step ? position.get<double>() < static_cast<double>(first_step) : position.get<double>() <= first_epoch) {
-        kept += line + "\n";
-      }
+      const double at = position.get<double>();
+      const bool is_before = is_step                ? at < static_cast<double>(first.step)
+                             : first.evaluation_due ? at < first.epoch
+                                                    : at <= first.epoch;
+      if (is_before) kept += line + "\n";
     }
     write_file(path_, kept);
   }

@@ -48,8 +48,14 @@ class RunDirectory {
 // nothing.
 class MetricsLog {
  public:
-  // Of a run that goes on from a step, what came after is dropped.
-  explicit MetricsLog(const RunDirectory& directory, int64_t first_step = 0, double first_epoch = 0);
+  // Where a run begins: what its directory holds of later steps is dropped.
+  struct Position {
+    int64_t step = 0;
+    double epoch = 0;
+    bool evaluation_due = false;  // there, so that one which was made before is made again
+  };
+  explicit MetricsLog(const RunDirectory& directory) : MetricsLog(directory, Position{}) {}
+  MetricsLog(const RunDirectory& directory, const Position& first);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;

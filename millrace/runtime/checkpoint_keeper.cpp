@@ -1,5 +1,6 @@
 #include "millrace/runtime/checkpoint_keeper.h"
 
+#include <cmath>
 #include <utility>
 
 #include "millrace/base/error.h"
@@ -19,10 +20,7 @@ std::string in_words(const RunFacts& facts) {
                      pipeline.num_workers, pipeline.num_workers == 1 ? "" : "s", stages);
 }
 
-std::optional<double> figure_of(const state::Manifest& manifest, const char* name) {
-  const auto found = manifest.figures.find(name);
-  return found == manifest.figures.end() ? std::nullopt : std::optional(found->second);
-}
+const char* judged_by(job::Best best) { return best == job::Best::Loss ? "loss" : "top1"; }
 
 }  // namespace
 
@@ -36,9 +34,8 @@ CheckpointKeeper::CheckpointKeeper(const RunFacts& facts, const Observer& observ
   store_.remove_leftovers();
   // Of a run that goes on; one that goes on elsewhere has none yet.
   if (facts.first_step > 0 && std::filesystem::exists(store_.path(facts.first_step))) newest_ = facts.first_step;
-  const job::Best by = facts.job.checkpoint.best;
-  if (const auto best = store_.best(); best && by != job::Best::Off) {
-    best_ = figure_of(state::read_manifest(*best), by == job::Best::Loss ? "loss" : "top1");
+  if (const auto best = store_.best(); best && facts.job.checkpoint.best != job::Best::Off) {
+    best_ = judged_figure(state::read_manifest(*best));
   }
 }
 
@@ -54,8 +51,9 @@ bool CheckpointKeeper::due_by_time() const {
   return Clock::now() - last_begin_ >= std::chrono::duration<double>(every.count * 60);
 }
 
-bool CheckpointKeeper::begin(int64_t step, int64_t samples, bool is_best) {
-  if (!keeps() || step == newest_) return false;
+bool CheckpointKeeper::begin(int64_t step, int64_t samples, bool is_best, bool evaluation_due) {
+  // One that was saved before its evaluation is written again with its figures, if those make it the best.
+  if (!keeps() || (step == newest_ && !is_best)) return false;
   last_begin_ = Clock::now();
   if (saving_) {
     fail(step, fmt::format("that of step {} is still being written", saving_->manifest.step));
@@ -76,6 +74,8 @@ bool CheckpointKeeper::begin(int64_t step, int64_t samples, bool is_best) {
   saving.manifest.train_samples = facts_.train_data->size();
   saving.manifest.plan = in_words(facts_);
   saving.manifest.figures = figures_;
+  saving.manifest.freezing = observer_.freezing();
+  saving.manifest.evaluation_due = evaluation_due;
   saving_ = std::move(saving);
   return true;
 }
@@ -124,6 +124,7 @@ void CheckpointKeeper::look_after() {
     return fail(saving.manifest.step, failure);
   }
   newest_ = saving.manifest.step;
+  if (saving.is_best) best_ = judged_figure(saving.manifest);
 }
 
 std::optional<state::Manifest> CheckpointKeeper::newest_before(int64_t step) const {
@@ -145,10 +146,15 @@ bool CheckpointKeeper::take_evaluation(const Metrics& metrics) {
   figures_ = {{"loss", metrics.loss()}, {"top1", metrics.top1 / metrics.rows}};
   const job::Best by = facts_.job.checkpoint.best;
   if (by == job::Best::Off || !keeps()) return false;
-  const double figure = figures_.at(by == job::Best::Loss ? "loss" : "top1");
-  const bool better = !best_ || (by == job::Best::Loss ? figure < *best_ : figure > *best_);
-  if (better) best_ = figure;
-  return better;
+  const double figure = figures_.at(judged_by(by));
+  if (!std::isfinite(figure)) return false;
+  const std::optional<double> best = saving_ && saving_->is_best ? judged_figure(saving_->manifest) : best_;
+  return !best || (by == job::Best::Loss ? figure < *best : figure > *best);
+}
+
+std::optional<double> CheckpointKeeper::judged_figure(const state::Manifest& manifest) const {
+  const auto found = manifest.figures.find(judged_by(facts_.job.checkpoint.best));
+  return found == manifest.figures.end() ? std::nullopt : std::optional(found->second);
 }
 
 }  // namespace millrace::runtime

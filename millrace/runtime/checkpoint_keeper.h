@@ -27,11 +27,11 @@ class CheckpointKeeper {
   bool is_saving() const { return saving_.has_value(); }
 
   // Makes a place for the parts; false if none is to be written now.
-  bool begin(int64_t step, int64_t samples, bool is_best);
+  bool begin(int64_t step, int64_t samples, bool is_best, bool evaluation_due);
   void take(const comm::Event& saved);
   void look_after();  // often: what is done in the background may be done
 
-  bool take_evaluation(const Metrics& metrics);  // whether it is the best so far
+  bool take_evaluation(const Metrics& metrics);  // whether it is better than the best that is kept
 
   int64_t newest() const { return newest_; }  // step of the newest whole checkpoint; -1: none
   std::optional<state::Manifest> newest_before(int64_t step) const;
@@ -47,6 +47,7 @@ class CheckpointKeeper {
     std::future<std::string> finishing;  // what went wrong; empty: nothing
   };
   std::string finish(const Saving& saving);
+  std::optional<double> judged_figure(const state::Manifest& manifest) const;
   void fail(int64_t step, const std::string& why);
 
   const RunFacts& facts_;
@@ -56,7 +57,7 @@ class CheckpointKeeper {
   std::optional<Saving> saving_;
   int64_t newest_ = -1;
   Clock::time_point last_begin_;
-  std::optional<double> best_;
+  std::optional<double> best_;             // the figure of the best that is kept
   std::map<std::string, double> figures_;  // of the last evaluation
   std::vector<std::string> failures_;
 };

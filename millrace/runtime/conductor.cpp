@@ -48,12 +48,14 @@ int64_t steps_of(const job::Period& period, double steps_per_epoch) {
 
 }  // namespace
 
-std::array<double, 8> to_values(const Metrics& m) {
+std::array<double, kValuesOfEvent> to_values(const Metrics& m) {
   const auto& [first, second, third, fourth] = m.figures;
   return {m.loss_sum, m.top1, m.top5, m.rows, first, second, third, fourth};
 }
 
-Metrics from_values(const std::array<double, 8>& v) { return {v[0], v[1], v[2], v[3], {v[4], v[5], v[6], v[7]}}; }
+Metrics from_values(const std::array<double, kValuesOfEvent>& v) {
+  return {v[0], v[1], v[2], v[3], {v[4], v[5], v[6], v[7]}};
+}
 
 int64_t updates_align(const Pipeline& pipeline) {
   int64_t all = 1;
@@ -90,7 +92,12 @@ Conductor::Boundary Conductor::next_boundary() const {
     if (every > 0) last = std::min(last, position_ + round_up(next(every) - position_, align_));
   }
   last = std::min(last, total);
-  Boundary boundary{last, false, false};
+  const std::optional<plan::Decision> decision =
+      plan::next_decision(facts_.job.elastic, facts_.steps_per_epoch, total, undecided_);
+  if (decision) last = std::min(last, decision->at);
+  if (const int64_t end = observer_.hands_over_at(); end >= 0) last = std::min(last, end);
+  Boundary boundary{.step = last};
+  boundary.decides = decision && decision->at == last;
   boundary.evaluates = facts_.test_data && (last == total || (evaluate_every > 0 && next(evaluate_every) <= last));
   const bool saves_at_all = keeper_.keeps() && facts_.job.checkpoint.every.unit != job::Period::Unit::Off;
   boundary.saves = saves_at_all && (last == total || (save_every > 0 && next(save_every) <= last));
@@ -102,6 +109,11 @@ TrainingResult Conductor::run() {
   samples_ = result_.samples = facts_.first_samples;
   result_.steps = facts_.first_step;
   latest_ = since_ = Clock::now();
+  const std::optional<plan::FreezeState> freezing = observer_.freezing();
+  undecided_ = std::max(facts_.first_step, freezing ? freezing->decided_at + 1 : 0);
+  if (observer_.saves_first) save(observer_.saves_best_first);
+  evaluation_due_ = facts_.evaluation_due;
+  if (evaluation_due_ && !wants_to_end() && evaluate()) save(/*is_best=*/true);
   while (position_ < facts_.total_steps) {
     const Boundary boundary = next_boundary();
     train_to(boundary.step);
@@ -110,10 +122,18 @@ TrainingResult Conductor::run() {
       break;
     }
     const bool reached = position_ == boundary.step;
-    bool is_best = false;
+    evaluation_due_ |= reached && boundary.evaluates;
+    // Whoever asks a run to end may not wait for an evaluation: the one that goes on makes it.
     const bool in_haste = result_.stopped && position_ < facts_.total_steps;
-    if (reached && boundary.evaluates && !in_haste) is_best = evaluate();
+    const bool is_best = evaluation_due_ && !in_haste && evaluate();
+    if (reached && boundary.decides) decide();
     const bool saves = (reached && boundary.saves) || keeper_.due_by_time() || result_.stopped;
+    if (observer_.hands_over_at() == position_ && !result_.stopped && observer_.hands_over()) {
+      result_.handed_over = true;
+      result_.save_is_due = saves || is_best;
+      result_.best_is_due = is_best;
+      break;
+    }
     if (saves || is_best) save(is_best);
     if (result_.stopped) break;
   }
@@ -234,13 +254,29 @@ bool Conductor::evaluate() {
   process_.order({Order::Kind::Evaluate, position_, 0, 0});
   result_.evaluation = await(Kind::Evaluation, position_, pipeline_.num_replicas(facts_.loss_stage()));
   since_ = latest_;
+  evaluation_due_ = false;
   observer_.on_evaluation(static_cast<double>(position_) / facts_.steps_per_epoch, *result_.evaluation);
   return keeper_.take_evaluation(*result_.evaluation);
 }
 
+// What is known of the gradients since the last decision goes to whoever decides.
+void Conductor::decide() {
+  IntervalReport report;
+  report.decision = *plan::next_decision(facts_.job.elastic, facts_.steps_per_epoch, facts_.total_steps, undecided_);
+  undecided_ = position_ + 1;
+  if (facts_.job.elastic.freeze == job::Freeze::Gradient) {
+    process_.order({Order::Kind::Watch, position_, 0, 0});
+    report.squares = await_squares();
+  }
+  if (result_.evaluation) report.test_loss = result_.evaluation->loss();
+  observer_.on_interval(report);
+  since_ = latest_ = Clock::now();
+}
+
 void Conductor::save(bool is_best) {
   if (result_.stopped || position_ == facts_.total_steps) await_save();  // the last one is not left out
-  if (keeper_.begin(position_, samples_, is_best)) process_.order({Order::Kind::Save, position_, 0, 0});
+  const bool begins = keeper_.begin(position_, samples_, is_best, evaluation_due_);
+  if (begins) process_.order({Order::Kind::Save, position_, 0, 0});
 }
 
 void Conductor::await_save() {
@@ -254,6 +290,22 @@ void Conductor::take_events(std::chrono::milliseconds wait) {
   if (event->kind == Kind::Saved) return keeper_.take(*event);
   gathered_[{event->kind, event->number}][event->part] = from_values(event->values);
   told_at_[{event->kind, event->number}] = event->at;
+}
+
+// Of each layer; they come eight at a time.
+std::vector<double> Conductor::await_squares() {
+  const size_t count = static_cast<size_t>(facts_.layers) + 1;
+  const std::pair key(Kind::Watched, position_);
+  const size_t parts = (count + kValuesOfEvent - 1) / kValuesOfEvent;
+  while (gathered_[key].size() < parts) take_events(std::chrono::milliseconds(200));
+  std::vector<double> squares;
+  for (const auto& [part, values] : gathered_[key]) {
+    for (const double value : to_values(values)) squares.push_back(value);
+  }
+  squares.resize(count);
+  gathered_.erase(key);
+  told_at_.erase(key);
+  return squares;
 }
 
 Metrics Conductor::await(Kind kind, int64_t number, int parts) {

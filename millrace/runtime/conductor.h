@@ -32,6 +32,7 @@ class Conductor {
   struct Boundary {
     int64_t step = 0;
     bool evaluates = false;
+    bool decides = false;
     bool saves = false;
   };
   Boundary next_boundary() const;
@@ -42,9 +43,11 @@ class Conductor {
   bool wants_to_end();
   bool has_diverged(double loss);
   bool roll_back();
+  void decide();
   bool evaluate();  // whether it is the best so far
   void save(bool is_best);
   void await_save();
+  std::vector<double> await_squares();
   Metrics await(Kind kind, int64_t number, int parts);
   void take_events(std::chrono::milliseconds wait);
 
@@ -60,7 +63,9 @@ class Conductor {
   int64_t position_ = 0;  // where the list that is running, or was last, begins or ended
   int64_t told_ = 0;      // steps before it were told of
   int64_t granted_ = 0;
+  int64_t undecided_ = 0;  // decisions before this step have been taken
   int64_t samples_ = 0;
+  bool evaluation_due_ = false;  // at the position
   bool diverged_ = false;
   std::deque<double> recent_losses_;
   Metrics stretch_;
@@ -79,8 +84,11 @@ int64_t updates_align(const schedule::Pipeline& pipeline);
 // That an asynchronous mode runs before it drains, at most.
 int64_t longest_list(const schedule::Pipeline& pipeline);
 
+// Numbers of an event.
+constexpr size_t kValuesOfEvent = 8;
+
 // Metrics on their way to process 0.
-std::array<double, 8> to_values(const Metrics& metrics);
-Metrics from_values(const std::array<double, 8>& values);
+std::array<double, kValuesOfEvent> to_values(const Metrics& metrics);
+Metrics from_values(const std::array<double, kValuesOfEvent>& values);
 
 }  // namespace millrace::runtime

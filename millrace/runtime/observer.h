@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/plan/freeze_rule.h"
 #include "millrace/runtime/session.h"
 
 namespace millrace::runtime {
@@ -22,6 +23,13 @@ struct StepReport {
   Metrics metrics;
 };
 
+// What is known when it is to be decided which layers stand still.
+struct IntervalReport {
+  plan::Decision decision;
+  std::vector<double> squares;      // of each layer's gradients (plan::layer_squares); empty: they are not watched
+  std::optional<double> test_loss;  // of the last evaluation
+};
+
 // Called on process 0, from the thread that runs the training; on_samples from the threads of the workers.
 struct Observer {
   std::function<void(const StepReport&)> on_step = [](const StepReport&) {};
@@ -31,6 +39,13 @@ struct Observer {
   std::function<bool()> wants_to_end = [] { return false; };                    // asked often: whether to save and stop
   std::filesystem::path checkpoints = {};  // where they go; empty: none are written
   bool stop_if_diverged = false;           // see job::OnDivergence; otherwise it goes on
+  // elastic.freeze: decides, and says at which step another training takes over, -1: none does.
+  std::function<void(const IntervalReport&)> on_interval = [](const IntervalReport&) {};
+  std::function<int64_t()> hands_over_at = [] { return int64_t{-1}; };
+  std::function<bool()> hands_over = [] { return true; };  // asked at that step: whether the other one can take over
+  std::function<std::optional<plan::FreezeState>()> freezing = [] { return std::nullopt; };  // for checkpoints
+  // A checkpoint that the training before it left to this one.
+  bool saves_first = false, saves_best_first = false;
 };
 
 // A return to an earlier state, because the loss was lost.
@@ -46,9 +61,12 @@ struct TrainingResult {
   int64_t own_steps = 0, own_samples = 0;
   double train_s = 0;  // in steps, evaluation not counted
   double data_wait_s = 0;
-  double save_wait_s = 0;  // that workers could not go on because of a snapshot, summed over workers
-  bool diverged = false;   // ended early: the loss of the last step is not finite
-  bool stopped = false;    // ended early: it was asked to
+  double save_wait_s = 0;    // that workers could not go on because of a snapshot, summed over workers
+  bool diverged = false;     // ended early: the loss of the last step is not finite
+  bool stopped = false;      // ended early: it was asked to
+  bool handed_over = false;  // ended early: another training takes over
+  // Handed over: at a step after which a checkpoint is to be written, and kept as the best.
+  bool save_is_due = false, best_is_due = false;
   std::vector<Rollback> rollbacks;
   std::vector<std::string> failed_saves;
   int64_t saved_step = -1;  // of the newest checkpoint

@@ -218,7 +218,7 @@ Profiled measure_profile(const job::Job& job, const ProfilingOptions& options, c
   const graph::Graph graph = model::training_graph(job, rows);
   const int threads = options.threads > 0 ? options.threads : thread_count(job);
   SessionOptions session_options;
-  session_options.rule = model::update_rule(job.optimizer);
+  session_options.rule = model::update_rule(job);
   session_options.evaluates = false;
   session_options.seed = job.seed;
   session_options.style = backend::style_of(job.device);

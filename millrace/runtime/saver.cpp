@@ -6,12 +6,23 @@
 
 namespace millrace::runtime {
 
-Saver::Saver(std::vector<Part> parts, bool copies_in_background, bool ahead, OnSaved on_saved)
+Saver::Saver(backend::Backend& backend, std::vector<Part> parts, const Options& options, OnSaved on_saved)
     : parts_(std::move(parts)),
-      copies_in_background_(copies_in_background),
       on_saved_(std::move(on_saved)),
+      outlet_(backend.make_outlet()),
       snapshots_(parts_.size()) {
-  if (ahead) copy_weights();
+  for (const Part& part : parts_) {
+    sources_.push_back(part.session->source());
+    if (!options.copies) continue;
+    const size_t bytes = part.session->state_bytes();
+    copies_.emplace_back(static_cast<std::byte*>(backend.allocate(bytes)),
+                         [&backend, bytes](std::byte* memory) { backend.release(memory, bytes); });
+  }
+  if (options.ahead) {
+    outlet_->follow();
+    read_forward_state();
+    read_weights();
+  }
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -27,20 +38,38 @@ Saver::~Saver() {
 void Saver::save(int64_t step, const std::filesystem::path& directory) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !task_; });  // the memory is one snapshot's
-  for (size_t i = 0; i < parts_.size(); ++i) parts_[i].session->store_forward_state(snapshots_[i]);
-  if (!copies_in_background_) copy_weights();
+  const bool in_place = copies_.empty();
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Session& session = *parts_[i].session;
+    sources_[i] = in_place ? session.source() : session.copy_state(*outlet_, copies_[i].get());
+  }
+  outlet_->follow();
+  if (in_place) read_forward_state();
   task_ = Task{step, directory};
-  copied_ = !copies_in_background_;
+  reading_ = in_place;
   changed_.notify_all();
 }
 
 void Saver::await_copy() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return copied_; });
+  changed_.wait(lock, [&] { return !reading_; });
 }
 
-void Saver::copy_weights() {
-  for (size_t i = 0; i < parts_.size(); ++i) parts_[i].session->store_weights(snapshots_[i], parts_[i].owns);
+double Saver::copy_s() const {
+  const std::lock_guard lock(mutex_);
+  return copy_s_;
+}
+
+void Saver::read_forward_state() {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i].session->store_forward_state(sources_[i], *outlet_, snapshots_[i]);
+  }
+}
+
+void Saver::read_weights() {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i].session->store_weights(sources_[i], *outlet_, snapshots_[i], parts_[i].owns);
+  }
 }
 
 void Saver::serve() {
@@ -49,13 +78,15 @@ void Saver::serve() {
     changed_.wait(lock, [&] { return stop_ || task_; });
     if (!task_) return;
     const Task task = *task_;
-    const bool copies = !copied_;
     lock.unlock();
     std::string failure;
     try {
-      if (copies) copy_weights();
+      if (!copies_.empty()) read_forward_state();
+      read_weights();
+      const double copy_s = outlet_->copy_s();
       lock.lock();
-      copied_ = true;
+      reading_ = false;
+      copy_s_ += copy_s;
       changed_.notify_all();
       lock.unlock();
       write(task.directory);
@@ -64,7 +95,7 @@ void Saver::serve() {
     }
     on_saved_(task.step, snapshots_.empty() ? std::vector<float>() : snapshots_[0].loss_scale, failure);
     lock.lock();
-    copied_ = true;
+    reading_ = false;
     task_.reset();
     changed_.notify_all();
   }

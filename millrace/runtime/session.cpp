@@ -15,14 +15,6 @@ using graph::Program;
 
 namespace {
 
-// Where a buffer of a role has its numbers from, and puts them.
-template <typename State>
-auto& tensors_of(BufferRole role, State& state) {
-  return role == BufferRole::Velocity       ? state.velocity
-         : role == BufferRole::SecondMoment ? state.second_moment
-                                            : state.params;
-}
-
 double size_of(const Program& program, size_t node) {
   return static_cast<double>(program.read_shape(program.nodes[node], 0).elements());
 }
@@ -276,107 +268,9 @@ void Session::find_stretches() {
   }
 }
 
-void Session::load(const state::State& state) {
-  const Program& program = train_.program;
-  // Versions count from 0: the oldest that is known and wanted.
-  auto ages_of = [&](const std::string& name) {
-    int64_t ages = 0;
-    while (ages < static_cast<int64_t>(state.older.size()) && state.older[ages].contains(name)) ++ages;
-    return std::min<int64_t>(ages, options_.copies.versions - 1);
-  };
-  updates_ = updates_before_ = 0;
-  for (const graph::Buffer& buffer : program.buffers) {
-    if (buffer.role != BufferRole::Weight) continue;
-    const std::string& name = graph_.params[buffer.param].name;
-    updates_ = std::max(updates_, ages_of(name));
-    if (const auto found = state.updates.find(name); found != state.updates.end()) {
-      updates_before_ = std::max(updates_before_, found->second);
-    }
-  }
-  updates_before_ -= updates_;
-
-  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
-    const graph::Buffer& buffer = program.buffers[id];
-    if (buffer.param == graph::kNone || !is_persistent(buffer.role) || is_kept_gradient(buffer.role)) continue;
-    const std::string& name = graph_.params[buffer.param].name;
-    const auto& tensors = tensors_of(buffer.role, state);
-    const auto found = tensors.find(name);
-    if (found == tensors.end()) {
-      if (!is_optimizer_slot(buffer.role)) fail_run("the state has no parameter {}", name);
-      backend_.zero(address(0, id, {}), train_.buffer_bytes[id]);
-      continue;
-    }
-    const auto upload = [&](const state::Tensor& tensor, int version) {
-      if (tensor.shape != buffer.shape) {
-        fail_input("the state has {} {} where the model has {}", name, tensor.shape.str(), buffer.shape.str());
-      }
-      backend_.upload(graph_, program, id, tensor.data, address(0, id, {0, 0, version}));
-    };
-    const bool has_versions = buffer.role == BufferRole::Weight;
-    upload(found->second, has_versions ? ring(updates_) : 0);
-    for (int64_t age = 1; has_versions && age <= updates_; ++age) {
-      const int64_t known = std::min(age, ages_of(name));
-      const state::Tensor& older = known == 0 ? found->second : state.older[known - 1].at(name);
-      upload(older, ring(updates_ - age));
-    }
-  }
-  if (!has_agreement()) return;
-  std::vector<float> fields(static_cast<size_t>(program.buffers[program.agreement].shape[0]), 0.0f);
-  const bool known = state.loss_scale.size() == 3;
-  fields[graph::kScale] = known ? state.loss_scale[0] : static_cast<float>(options_.loss_scale);
-  fields[graph::kInverseScale] = 1 / fields[graph::kScale];
-  fields[graph::kGoodSteps] = known ? state.loss_scale[1] : 0;
-  fields[graph::kSkippedSteps] = known ? state.loss_scale[2] : 0;
-  fields[graph::kClip] = 1;
-  backend_.upload(graph_, program, program.agreement, fields, address(0, program.agreement, {}));
-}
-
-void Session::store_forward_state(state::State& state) const {
-  const Program& program = train_.program;
-  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
-    const graph::Buffer& buffer = program.buffers[id];
-    if (buffer.role != BufferRole::Statistic) continue;
-    const std::string& name = graph_.params[buffer.param].name;
-    state::Tensor& tensor = state.params[name];
-    tensor.shape = buffer.shape;
-    read_buffer(id, updates_, tensor.data);
-    state.updates[name] = updates_before_ + updates_;
-  }
-  if (!has_agreement() || graph_.dtype != DType::F16) return;
-  const std::vector<float> fields = read_buffer(program.agreement);
-  state.loss_scale = {fields[graph::kScale], fields[graph::kGoodSteps], fields[graph::kSkippedSteps]};
-}
-
-void Session::store_weights(state::State& state, const Wanted& wanted) const {
-  const Program& program = train_.program;
-  const int64_t ages = std::min<int64_t>(updates_, options_.copies.versions - 1);
-  if (static_cast<int64_t>(state.older.size()) < ages) state.older.resize(static_cast<size_t>(ages));
-  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
-    const graph::Buffer& buffer = program.buffers[id];
-    if (buffer.param == graph::kNone || !is_persistent(buffer.role) || is_kept_gradient(buffer.role)) continue;
-    const std::string& name = graph_.params[buffer.param].name;
-    if (buffer.role == BufferRole::Statistic || (wanted && !wanted(name))) continue;
-    auto put = [&](state::Tensor& tensor, int64_t version) {
-      tensor.shape = buffer.shape;
-      read_buffer(id, version, tensor.data);
-    };
-    state.updates[name] = updates_before_ + updates_;
-    const bool is_weight = buffer.role == BufferRole::Weight;
-    // Of a weight of sixteen bits the master has all digits.
-    if (!is_weight || !is_half(graph_.dtype)) put(tensors_of(buffer.role, state)[name], updates_);
-    for (int64_t age = 1; is_weight && age <= ages; ++age) put(state.older[age - 1][name], updates_ - age);
-  }
-}
-
-bool Session::has_param(const std::string& name) const {
-  return std::any_of(train_.program.buffers.begin(), train_.program.buffers.end(), [&](const graph::Buffer& buffer) {
-    return buffer.param != graph::kNone && graph_.params[buffer.param].name == name;
-  });
-}
-
 void Session::put_input(int slot, const void* features, const int32_t* labels) {
   const Program& program = train_.program;
-  if (program.features != graph::kNone) {
+  if (program.features != graph::kNone && features) {
     backend_.put_input(graph_, program, program.features, features, find(program.features, {slot, 0, 0}));
   }
   if (program.labels != graph::kNone) {
@@ -398,14 +292,9 @@ std::span<float> Session::tied_gradient(graph::ParamId param) const {
 }
 
 std::vector<float> Session::read_buffer(BufferId id) const {
-  std::vector<float> plain;
-  read_buffer(id, updates_, plain);
+  std::vector<float> plain(static_cast<size_t>(train_.program.buffers[id].shape.elements()));
+  backend_.download(graph_, train_.program, id, address(0, id, {0, 0, ring(updates_)}), plain);
   return plain;
-}
-
-void Session::read_buffer(BufferId id, int64_t version, std::vector<float>& plain) const {
-  plain.resize(static_cast<size_t>(train_.program.buffers[id].shape.elements()));
-  backend_.download(graph_, train_.program, id, address(0, id, {0, 0, ring(version)}), plain);
 }
 
 const backend::Task& Session::task(const Prepared& prepared, size_t i, const Place& place) const {
@@ -475,6 +364,16 @@ void Session::run_recorded(const Prepared& prepared, size_t begin, size_t end, c
 
 void Session::forward(const Place& place, const StepContext& context) {
   run(train_, 0, train_.program.first_backward, place, context);
+}
+
+void Session::put_prefix(const graph::PrefixEnd& end, int slot, const std::byte* rows) {
+  backend_.wait();  // its memory may be in use by what was called before
+  backend_.copy(address(0, end.output, {slot, 0, 0}), rows, train_.buffer_bytes[end.output]);
+}
+
+void Session::take_prefix(const graph::PrefixEnd& end, int slot, std::byte* rows) const {
+  backend_.wait();
+  backend_.copy(rows, address(0, end.output, {slot, 0, 0}), train_.buffer_bytes[end.output]);
 }
 
 void Session::sum_gradients(const StepContext& context) {

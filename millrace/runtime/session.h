@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "millrace/backend/backend.h"
+#include "millrace/graph/prefix.h"
 #include "millrace/graph/program.h"
 #include "millrace/memory/memory_plan.h"
 #include "millrace/memory/stage_layout.h"
@@ -28,7 +29,7 @@ struct SessionOptions {
   uint64_t seed = 0;
   size_t memory_limit = 0;        // bytes that may be planned, with the loader's; 0: no limit
   size_t loader_bytes = 0;        // what loading a whole batch takes beside the session
-  size_t snapshot_bytes = 0;      // and what saving takes
+  size_t snapshot_bytes = 0;      // and what saving takes of the same memory
   std::string limit_reason = {};  // where the limit comes from, for the message
   graph::StageSlice stage = {};
   memory::Copies copies = {};
@@ -85,15 +86,28 @@ class Session {
 
   // Between steps. Training goes on from the newest version; older ones are taken as far as there are any.
   void load(const state::State& state);
-  void store(state::State& state) const {
-    store_forward_state(state);
-    store_weights(state);
-  }
-  // In two parts, into tensors that are used again: what forward writes, and what it only reads.
-  void store_forward_state(state::State& state) const;
-  using Wanted = std::function<bool(const std::string& param)>;
-  void store_weights(state::State& state, const Wanted& wanted = {}) const;
+  void store(state::State& state) const;
+  // Before that: memory that was never touched is slow to write to.
+  void touch();
+  // The same from sessions of another training in this process, which stand still and have one version of their weights
+  // each. No more than a parameter at a time lies in between.
+  void load_from(const std::vector<const Session*>& before);
   bool has_param(const std::string& name) const;
+
+  // What a state is stored from, as it was between two steps.
+  struct Source {
+    const std::byte* memory = nullptr;  // state_bytes(), laid out as in the session
+    int64_t updates = 0;                // that were made to it
+    int64_t updates_before = 0;
+  };
+  size_t state_bytes() const { return layout_->state_bytes(); }
+  Source source() const;                                            // its own memory: must not change while it is read
+  Source copy_state(backend::Outlet& outlet, std::byte* to) const;  // a copy in the device's memory
+  // From any thread. In two parts, into tensors that are used again: what forward writes, and what it only reads.
+  void store_forward_state(const Source& source, backend::Outlet& outlet, state::State& state) const;
+  using Wanted = std::function<bool(const std::string& param)>;
+  void store_weights(const Source& source, backend::Outlet& outlet, state::State& state,
+                     const Wanted& wanted = {}) const;
 
   // Where a micro-batch goes: features as a data set writes them, and labels. Null where the stage does not read them.
   // The host may write there if the backend's memory is on it; put_input() copies anywhere.
@@ -126,6 +140,27 @@ class Session {
   };
   static constexpr int kWhole = -1;
   void forward(const Place& place, const backend::StepContext& context);
+  // From behind the layers whose output is known (put_prefix), if any; `after` is called when that of `made` is there.
+  template <typename After>
+  void forward(const Place& place, const backend::StepContext& context, const graph::PrefixEnd* known,
+               const graph::PrefixEnd* made, After&& after) {
+    size_t begin = known ? known->node : 0;
+    if (made) {
+      run(train_, begin, made->node, place, context);
+      after();
+      begin = made->node;
+    }
+    run(train_, begin, train_.program.first_backward, place, context);
+  }
+  // What frozen layers make of the rows of a micro-batch, as the device keeps it, row by row.
+  std::optional<graph::PrefixEnd> prefix_end(int layers) const {
+    return runs_again_ ? std::nullopt : graph::prefix_end(graph_, train_.program, layers);
+  }
+  size_t prefix_row_bytes(const graph::PrefixEnd& end) const {
+    return train_.buffer_bytes[end.output] / static_cast<size_t>(graph_.batch());
+  }
+  void put_prefix(const graph::PrefixEnd& end, int slot, const std::byte* rows);
+  void take_prefix(const graph::PrefixEnd& end, int slot, std::byte* rows) const;
   // All of it, or up to a bucket's end. `after(pass)` is called after each stretch of nodes of one pass.
   template <typename After>
   void backward(int bucket, const Place& place, const backend::StepContext& context, After&& after) {
@@ -155,6 +190,10 @@ class Session {
   // An update bucket by bucket, or as a whole - as it must be where something is to be known of all gradients first:
   // then sum_gradients(), tied gradients summed over stages, check_gradients(), the agreement summed over stages.
   bool updates_whole() const { return train_.program.updates_whole(); }
+  bool watches() const { return train_.program.watch != graph::kNone; }
+  // The sum of squares of each parameter's gradients since they were last put to zero; empty: they are not watched.
+  std::vector<float> watched() const;
+  void put_watched(const std::vector<float>& squares);
   bool has_agreement() const { return train_.program.agreement != graph::kNone; }
   void sum_gradients(const backend::StepContext& context);
   void check_gradients(const backend::StepContext& context);
@@ -190,7 +229,6 @@ class Session {
 
   // A buffer of the training program, brought to the plain layout (tests and parity checks).
   std::vector<float> read_buffer(graph::BufferId id) const;
-  void read_buffer(graph::BufferId id, int64_t version, std::vector<float>& plain) const;
 
  private:
   // The tasks of a node, one for each combination of copies it touches; none where another node's do its work too.
@@ -239,6 +277,11 @@ class Session {
   void allocate();
   void bind(Prepared& prepared, size_t index);
   void bind_buckets();
+  void load_position(const state::State& state);
+  void store_position(state::State& state) const;
+  graph::BufferId state_buffer(graph::BufferRole role, const std::string& name) const;
+  void read(const Source& source, backend::Outlet& outlet, graph::BufferId id, int64_t version,
+            std::vector<float>& plain) const;
   void find_stretches();
   void* address(size_t program, graph::BufferId id, const memory::Copy& copy) const;
   void* find(graph::BufferId id, const memory::Copy& copy) const {

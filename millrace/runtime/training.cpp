@@ -27,11 +27,13 @@ namespace millrace::runtime {
 using schedule::Pipeline;
 
 Training::Training(const job::Job& job, comm::Process& process, const MachineLimit& limit, const OnMeasure& on_measure,
-                   const StateReader& reader)
+                   const StateReader& reader, Parameters when, std::shared_ptr<const PrefixCache> prefix_cache)
     : process_(process) {
+  facts_.prefix_cache = std::move(prefix_cache);
   facts_.job = job;
   facts_.job_text = job::to_yaml(job);
   graph_ = model::training_graph(job, job.batch / job.parallel.microbatches);
+  facts_.layers = graph::num_layers(graph_);
   if (!job.model.init.empty()) state::check_params(job.model.init, graph_);  // before kernels are measured
   open_data();
   std::vector<double> op_seconds;
@@ -47,7 +49,30 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
   make_schedules();
   process.set_silence(job.parallel.silence_s);
   make_workers(limit, on_measure);
-  load_parameters(reader);
+  if (when == Parameters::Now) {
+    load_parameters(reader);
+    return;
+  }
+  on_all_workers([](LocalWorker& local) {
+    for (size_t i = 0; i < local.worker->num_sessions(); ++i) local.worker->session(i).touch();
+  });
+}
+
+void Training::take_over(Training& before) {
+  // Tasks of a device belong to its worker's thread, and older versions to the state.
+  if (!before.workers_[0].backend->on_host() || !before.plan().pipeline.synchronous()) {
+    state::State state = before.state();
+    return load_parameters([&](const Session::Wanted&) { return std::move(state); });
+  }
+  facts_.first_step = before.end_.step;
+  facts_.first_samples = before.end_.samples;
+  std::vector<const Session*> sessions;
+  for (const LocalWorker& local : before.workers_) {
+    for (size_t i = 0; i < local.worker->num_sessions(); ++i) {
+      if (local.worker->replica(i) == 0) sessions.push_back(&std::as_const(*local.worker).session(i));
+    }
+  }
+  on_all_workers([&](LocalWorker& local) { local.worker->load_from(sessions, facts_.first_step); });
 }
 
 Training::~Training() {
@@ -104,7 +129,11 @@ void Training::make_workers(const MachineLimit& limit, const OnMeasure& on_measu
   }
   // In the order of plan::Plan's groups.
   comm::Group all;
-  for (int w = 0; w < pipeline.num_workers; ++w) all.workers.push_back(w);
+  for (int w = 0; w < pipeline.num_workers; ++w) {
+    const bool learns = std::any_of(pipeline.stages.begin() + pipeline.frozen, pipeline.stages.end(),
+                                    [&](const auto& s) { return std::find(s.begin(), s.end(), w) != s.end(); });
+    if (learns) all.workers.push_back(w);
+  }
   all.buckets = pipeline.agrees_on_steps ? 1 : 0;
   topology.groups.push_back(all);
   for (const plan::Tie& tie : facts_.plan.ties) topology.groups.push_back({facts_.plan.workers_of(tie), 1});
@@ -162,6 +191,7 @@ void Training::load_parameters(const StateReader& reader) {
     }
     facts_.first_step = state.step;
     facts_.first_samples = state.samples;
+    facts_.evaluation_due = state.evaluation_due && facts_.test_data;
     on_all_workers([&](LocalWorker& local) { local.worker->load(state); });
   }
   malloc_trim(0);  // the host copy goes back to the system, or it would stay on top of what was planned
@@ -232,6 +262,17 @@ void Training::train(Worker& worker, const comm::Order& order, size_t number, co
   }
 }
 
+void Training::tell_squares(Worker& worker, int64_t step) {
+  const std::vector<double> squares = worker.take_layer_squares();
+  if (worker.index() != facts_.plan.pipeline.stages[facts_.loss_stage()].front()) return;
+  for (size_t begin = 0; begin < squares.size(); begin += kValuesOfEvent) {
+    comm::Event event{step, static_cast<int>(begin / kValuesOfEvent), comm::Event::Kind::Watched, {}, {}, {}};
+    std::copy_n(squares.begin() + static_cast<std::ptrdiff_t>(begin), std::min(kValuesOfEvent, squares.size() - begin),
+                event.values.begin());
+    process_.tell(event);
+  }
+}
+
 size_t Training::follow_orders(Worker& worker, const Observer& observer) {
   const bool has_loss = worker.stage(worker.num_sessions() - 1) == facts_.loss_stage();
   const state::CheckpointStore store(checkpoints_);
@@ -247,6 +288,7 @@ size_t Training::follow_orders(Worker& worker, const Observer& observer) {
         process_.tell({order->at, worker.index(), comm::Event::Kind::Evaluation, to_values(metrics), {}, {}});
         break;
       }
+      case comm::Order::Kind::Watch: tell_squares(worker, order->at); break;
       case comm::Order::Kind::Save: worker.save(order->at, store.pending(order->at)); break;
       case comm::Order::Kind::Load: {
         const std::filesystem::path from = store.path(order->from);

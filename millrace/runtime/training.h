@@ -30,18 +30,26 @@ struct MachineLimit {
 // Where a training goes on from: called on every process, for the parameters it needs.
 using StateReader = std::function<state::State(const Session::Wanted&)>;
 
+enum class Parameters {
+  Now,
+  Later,  // take_over() brings them
+};
+
 class Training {
  public:
   // `process` must outlive the training. Without `reader` parameters are as the job says.
   Training(const job::Job& job, comm::Process& process, const MachineLimit& limit, const OnMeasure& on_measure = {},
-           const StateReader& reader = {});
+           const StateReader& reader = {}, Parameters when = Parameters::Now,
+           std::shared_ptr<const PrefixCache> prefix_cache = {});
   ~Training();
 
   int64_t first_step() const { return facts_.first_step; }
+  bool begins_with_evaluation() const { return facts_.evaluation_due; }
   int64_t total_steps() const { return facts_.total_steps; }
   double steps_per_epoch() const { return facts_.steps_per_epoch; }
   int64_t train_samples() const { return facts_.train_data->size(); }
-  int64_t parameters() const { return graph_.trainable_elements(); }
+  int layers() const { return facts_.layers; }  // that can be frozen
+  int64_t parameters() const { return graph_.parameter_elements(); }
   double step_flops() const;  // as the direct algorithms would do them
   int threads() const { return threads_; }
   size_t planned_bytes() const;  // by the workers of this process
@@ -62,6 +70,9 @@ class Training {
 
   // From this step on every node's time is summed. Before run().
   void time_nodes_from(int64_t step) { facts_.time_nodes_from = step; }
+
+  // Goes on where another training in this process, of whatever plan, has ended.
+  void take_over(Training& before);
 
   TrainingResult run(const Observer& observer);
   // Both complete on process 0; together with all other processes. After run().
@@ -87,6 +98,7 @@ class Training {
   std::vector<int> prepare_saving();  // returns the workers that write a part of each checkpoint
   // Carries the orders of process 0 out, to the last; returns its number.
   size_t follow_orders(Worker& worker, const Observer& observer);
+  void tell_squares(Worker& worker, int64_t step);
   void train(Worker& worker, const comm::Order& order, size_t number, const Observer& observer);
   void on_all_workers(const std::function<void(LocalWorker&)>& work);
 

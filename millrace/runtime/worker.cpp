@@ -46,6 +46,13 @@ void Worker::load(const state::State& state) {
   }
 }
 
+void Worker::load_from(const std::vector<const Session*>& before, int64_t step) {
+  for (Stage& stage : stages_) {
+    stage.session->load_from(before);
+    open_data(stage, step);
+  }
+}
+
 bool Worker::has_param(const std::string& name) const {
   return std::any_of(stages_.begin(), stages_.end(),
                      [&](const Stage& stage) { return stage.session->has_param(name); });
@@ -327,15 +334,49 @@ void Worker::take_data(Stage& stage, int microbatch, int slot) {
   if (!loader) return;
   // A batch has all micro-batches of a step; in an evaluation it is one.
   const int64_t number = evaluating_ ? microbatch : step_of(microbatch);
+  const bool shortened = stage.prefix && !evaluating_;
   if (number != stage.batch_number) {
+    const double waited_s = loader->waited_s();
     stage.batch = &loader->next();
     stage.batch_number = number;
+    if (shortened) stage.prefix->take(*stage.batch, loader->waited_s() - waited_s, expected_run_s());
   }
   const Pipeline& pipeline = facts_.plan.pipeline;
   const bool in_parts = !evaluating_ && pipeline.synchronous();
   const int part = in_parts ? local_index(pipeline, stage.stage, microbatch % pipeline.microbatches) : 0;
   const auto row = static_cast<size_t>(part * stage.rows.size());
-  stage.session->put_input(slot, stage.batch->features_from(row), stage.batch->labels_from(row));
+  const bool is_known = shortened && stage.batch->shortcut > 0;
+  if (is_known) stage.prefix->put(*stage.batch, row, slot);
+  const bool has_features = !is_known || stage.prefix->shortcut().with_features;
+  stage.session->put_input(slot, has_features ? stage.batch->features_from(row) : nullptr,
+                           stage.batch->labels_from(row));
+}
+
+// By what steps took so far.
+double Worker::expected_run_s() const {
+  const int64_t steps = current_step_.load(std::memory_order_relaxed) - facts_.first_step;
+  if (steps <= 0) return 0;
+  return train_s_ / static_cast<double>(steps) * static_cast<double>(facts_.total_steps - facts_.first_step);
+}
+
+// Of the micro-batch's rows, those that are samples come first.
+std::span<const int64_t> Worker::samples_of(const Stage& stage, int microbatch) const {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  const int part = pipeline.synchronous() ? local_index(pipeline, stage.stage, microbatch % pipeline.microbatches) : 0;
+  return stage.batch->samples.subspan(static_cast<size_t>(part * stage.rows.size()),
+                                      static_cast<size_t>(rows_of(stage, microbatch)));
+}
+
+int64_t Worker::rows_fetched() const {
+  int64_t rows = 0;
+  for (const Stage& stage : stages_) rows += stage.prefix ? stage.prefix->rows_fetched() : 0;
+  return rows;
+}
+
+int64_t Worker::rows_computed() const {
+  int64_t rows = 0;
+  for (const Stage& stage : stages_) rows += stage.prefix ? stage.prefix->rows_computed() : 0;
+  return rows;
 }
 
 void Worker::forward(Stage& stage, const Bound& action) {
@@ -354,7 +395,12 @@ void Worker::forward(Stage& stage, const Bound& action) {
   }
   const Session::Place place = place_of(stage, action);
   timed(Activity::Forward, stage, number, [&] {
-    if (rows > 0) stage.session->forward(place, context_of(stage, action.microbatch, place.update));
+    const backend::StepContext context = context_of(stage, action.microbatch, place.update);
+    if (rows > 0 && stage.prefix) {
+      stage.prefix->forward(*stage.batch, samples_of(stage, action.microbatch), place, context);
+    } else if (rows > 0) {
+      stage.session->forward(place, context);
+    }
     after_compute();
   });
   if (versions_.size() < versions_.capacity()) versions_.push_back({stage.stage, number, place.version, -1});
@@ -434,6 +480,8 @@ void Worker::message(Stage& stage, const Bound& action) {
   const int slot = activation ? slot_of(stage, action.microbatch) : gradient_slot_of(stage, action.microbatch);
   const Activity activity = action.kind == Kind::Send ? Activity::Send : Activity::Receive;
   timed(activity, stage, number_of(action.microbatch), [&] {
+    // What leaves may lie where it came in: the slot is not opened for another micro-batch before it is gone.
+    if (action.kind == Kind::Post && activation) await_departures(stage, Direction::Activation, slot);
     for (Port::Piece& piece : port.pieces) {
       if (!activation && piece.gradient.empty()) continue;
       std::byte* data = !activation   ? piece.gradient[slot]

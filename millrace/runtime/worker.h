@@ -16,6 +16,7 @@
 #include "millrace/data/loader.h"
 #include "millrace/job/job.h"
 #include "millrace/plan/plan.h"
+#include "millrace/runtime/prefix_cache.h"
 #include "millrace/runtime/saver.h"
 #include "millrace/runtime/session.h"
 #include "millrace/runtime/timeline.h"
@@ -31,11 +32,14 @@ struct RunFacts {
   plan::Plan plan;
   schedule::Schedule shape;  // any training schedule of the plan: its slots are those of the run
   std::unique_ptr<data::Dataset> train_data, test_data;  // no test data: nothing is evaluated
+  std::shared_ptr<const PrefixCache> prefix_cache = {};  // elastic.cache
   std::unique_ptr<data::Scorer> scorer;                  // what the test data makes of logits; none: nothing
   double steps_per_epoch = 1;
   int64_t total_steps = 0;
+  int layers = 0;                // that can be frozen
   int64_t first_step = 0;        // where the run begins: not at 0 if it goes on from a checkpoint
   int64_t first_samples = 0;     // seen before it
+  bool evaluation_due = false;   // where the run begins, before its first step
   int64_t time_nodes_from = -1;  // step from which the time of every node is summed; -1: never
 
   // Samples of a step: the last batch of an epoch may be short.
@@ -68,6 +72,8 @@ class Worker {
 
   // Between steps; the next one is state.step.
   void load(const state::State& state);
+  // The same from the workers of another training in this process; its next step is `step`.
+  void load_from(const std::vector<const Session*>& before, int64_t step);
   void store(state::State& state) const;  // the stages whose first replica this is
   bool has_param(const std::string& name) const;
 
@@ -75,7 +81,7 @@ class Worker {
   void prepare_saving(bool ahead, const Saver::OnSaved& on_saved);
   bool saves() const { return saver_ != nullptr; }
   void save(int64_t step, const std::filesystem::path& directory);
-  double save_wait_s() const { return save_wait_s_; }  // that a snapshot kept it from going on
+  double save_wait_s() const;  // that snapshots kept it, or its device, from going on
 
   // Runs this worker's list; its first micro-batch belongs to step `first_step`. Steps are begun as `limit(known)`
   // allows: it returns the step before which the list may go on, waiting until that is more than `known` or the end.
@@ -83,14 +89,21 @@ class Worker {
   void train(const schedule::Schedule& schedule, int64_t first_step, const WorkerEvents& events,
              const Limit& limit = {});
   Metrics evaluate(const schedule::Schedule& schedule);
+  // Between steps: the squares of each layer's gradients since the last time, where they are watched.
+  std::vector<double> take_layer_squares();
 
   int index() const { return index_; }
   Session& session(size_t i) { return *stages_[i].session; }
+  const Session& session(size_t i) const { return *stages_[i].session; }
   size_t num_sessions() const { return stages_.size(); }
   int stage(size_t i) const { return stages_[i].stage; }
+  int replica(size_t i) const { return stages_[i].replica; }
   const Timeline& timeline() const { return timeline_; }
   WorkerRecord record() const;
   double data_wait_s() const;
+  // Samples whose frozen layers were not computed, because their output was kept, and those whose were.
+  int64_t rows_fetched() const;
+  int64_t rows_computed() const;
   const comm::Endpoint& endpoint() const { return endpoint_; }
 
   // Leaves what messages read and write allocated until the process ends.
@@ -132,6 +145,7 @@ class Worker {
     std::unique_ptr<Session> session;
     std::vector<Port> ports;
     std::vector<TiedGradient> tied;
+    std::unique_ptr<PrefixPath> prefix;         // where what frozen layers make is kept
     std::unique_ptr<data::Loader> loader;       // empty where nothing is loaded, or one batch stays in the inputs
     std::unique_ptr<data::Loader> test_loader;  // while evaluating
     const data::Batch* batch = nullptr;
@@ -156,6 +170,7 @@ class Worker {
   };
 
   void add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit, const std::string& reason);
+  void plan_snapshot(size_t memory_limit);
   void add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica);
   void open_data(Stage& stage, int64_t first_step);
   void close_data(Stage& stage);
@@ -200,6 +215,8 @@ class Worker {
   void step(Stage& stage, const Bound& action);
   void step_together(Stage& stage, int64_t update);
   void take_data(Stage& stage, int microbatch, int slot);
+  double expected_run_s() const;
+  std::span<const int64_t> samples_of(const Stage& stage, int microbatch) const;
   void await_departures(Stage& stage, schedule::Direction direction, int slot);
   void finish_messages();
   void tell_metrics(Stage& stage, int microbatch);
@@ -245,6 +262,7 @@ class Worker {
   std::unique_ptr<Saver> saver_;
   bool copying_ = false;  // weights must not be changed yet
   double save_wait_s_ = 0;
+  size_t snapshot_bytes_ = 0;  // of a device's memory, beside the sessions; 0: none
 
   std::atomic<const Bound*> current_{nullptr};
   std::atomic<int64_t> current_step_{0};  // the first of its list

@@ -51,6 +51,7 @@ Worker::Worker(const RunFacts& facts, const Wiring& wiring, int index, comm::End
       for (int r = 0; r < pipeline.num_replicas(other); ++r) add_port(stage, wiring, e, entering, r);
     }
   }
+  plan_snapshot(memory_limit);
 }
 
 Worker::~Worker() {
@@ -77,7 +78,7 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
 
   SessionOptions options;
   options.microbatches = pipeline.synchronous() ? pipeline.microbatches : 1;
-  options.rule = model::update_rule(job.optimizer);
+  options.rule = model::update_rule(job);
   options.evaluates = facts_.test_data != nullptr;
   options.seed = job.seed;
   options.memory_limit = memory_limit;
@@ -95,6 +96,8 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   options.loader_bytes = static_cast<size_t>(plan::loading_bytes(job, *facts_.train_data, facts_.plan, stage, replica));
   options.snapshot_bytes = static_cast<size_t>(plan::saving_bytes(job, added.graph, facts_.plan, stage, replica));
   added.session = std::make_unique<Session>(added.graph, backend, options);
+  added.prefix = PrefixPath::make(facts_.prefix_cache, *added.session,
+                                  facts_.plan.reads_features[stage] && !facts_.train_data->one_fixed_batch());
   for (size_t i = 0; i < facts_.plan.ties.size(); ++i) {
     const plan::Tie& tie = facts_.plan.ties[i];
     if (std::find(tie.stages.begin(), tie.stages.end(), stage) == tie.stages.end()) continue;
@@ -148,8 +151,11 @@ void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool enterin
 void Worker::open_data(Stage& stage, int64_t first_step) {
   close_data(stage);
   Session& session = *stage.session;
-  const data::LoaderOptions options =
-      plan::loader_options(facts_.job, facts_.plan, stage.stage, stage.replica, first_step);
+  data::LoaderOptions options = plan::loader_options(facts_.job, facts_.plan, stage.stage, stage.replica, first_step);
+  if (stage.prefix) {
+    stage.prefix->begin(static_cast<int64_t>(static_cast<double>(first_step) / facts_.steps_per_epoch));
+    options.shortcut = &stage.prefix->shortcut();
+  }
   if (plan::needs_loader(*facts_.train_data, facts_.plan, stage.stage, options)) {
     stage.loader = std::make_unique<data::Loader>(*facts_.train_data, options);
     for (const std::span<std::byte> buffer : stage.loader->feature_buffers()) backend_.pin(buffer);
@@ -186,7 +192,7 @@ void Worker::abandon_memory() {
 }
 
 size_t Worker::planned_bytes() const {
-  size_t bytes = 0;
+  size_t bytes = snapshot_bytes_;
   for (const Stage& stage : stages_) {
     const SessionOptions& options = stage.session->options();
     bytes += stage.session->memory().planned_bytes + options.loader_bytes + options.snapshot_bytes;

@@ -10,6 +10,7 @@ Verdict check_backward(const Proof& proof, const Replica& replica, Places& place
   const bool halves = action.kind != Kind::Backward;
   const int parts = proof.pipeline().buckets[action.stage];
   if (!proof.schedule().trains) return fault_at(w, i, "goes backward in a schedule that does not train");
+  if (!proof.pipeline().learns(action.stage)) return fault_at(w, i, "goes backward on a stage that stands still");
   if (places.forward == kNowhere) return fault_at(w, i, "comes before its forward");
   if (action.kind == Kind::WeightGrad) {
     if (places.gradient_ready == kNowhere) return fault_at(w, i, "comes before its input gradient");
@@ -75,9 +76,9 @@ Verdict check_compute(Proof& proof) {
       const char* missing = nullptr;
       if (places.forward == kNowhere) {
         missing = "forward";
-      } else if (schedule.trains && places.backward_begin == kNowhere) {
+      } else if (schedule.trains_on(replica.stage) && places.backward_begin == kNowhere) {
         missing = "backward";
-      } else if (schedule.trains && places.backward_end == kNowhere) {
+      } else if (schedule.trains_on(replica.stage) && places.backward_end == kNowhere) {
         missing = places.parts > 0 ? "last part of the backward" : "weight gradient";
       }
       if (missing == nullptr) continue;

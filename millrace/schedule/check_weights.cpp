@@ -18,7 +18,7 @@ class ReplicaWalk {
         updates_(updates_in(proof.schedule(), replica.stage)),
         buckets_(summed_ ? proof.pipeline().buckets[replica.stage] : 1) {
     expected_.assign(updates_, 0);
-    if (!proof.schedule().trains) return;
+    if (!proof.schedule().trains_on(replica.stage)) return;
     for (const int m : replica.microbatches) ++expected_[update_of(proof.pipeline(), replica.stage, m)];
   }
 
@@ -52,7 +52,8 @@ class ReplicaWalk {
   }
 
   Verdict compute(const Action& action, int i) {
-    const int promised = proof_.schedule().trains ? version_of(proof_.pipeline(), action.stage, action.microbatch) : 0;
+    const bool trains = proof_.schedule().trains_on(action.stage);
+    const int promised = trains ? version_of(proof_.pipeline(), action.stage, action.microbatch) : 0;
     if (action.version != promised) {
       return fault(i, "reads version {} of the weights; its mode promises {}", action.version, promised);
     }

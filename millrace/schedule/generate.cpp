@@ -29,7 +29,7 @@ std::vector<int> warmups(const Pipeline& pipeline) {
     if (!pipeline.synchronous()) ahead = std::min(ahead, pipeline.versions[s] - 1);
     if (!pipeline.ahead.empty()) ahead = std::min(ahead, pipeline.ahead[s]);
     // In minibatches of the whole pipeline, as replicas in turn may differ in number.
-    if (s > 0 && pipeline.replicas == Replicas::Split) ahead = std::min(ahead, warmup[s - 1]);
+    if (s > pipeline.frozen && pipeline.replicas == Replicas::Split) ahead = std::min(ahead, warmup[s - 1]);
     warmup.push_back(ahead);
   }
   return warmup;
@@ -40,7 +40,7 @@ Action compute(const Pipeline& pipeline, Kind kind, int stage, int microbatch) {
   action.kind = kind;
   action.stage = stage;
   action.microbatch = microbatch;
-  action.version = version_of(pipeline, stage, microbatch);
+  action.version = pipeline.learns(stage) ? version_of(pipeline, stage, microbatch) : 0;
   return action;
 }
 
@@ -55,6 +55,10 @@ std::vector<int> taken(const Pipeline& pipeline, int stage, int replica, int fir
 // `ahead` forwards, then a forward and a backward in turn, then what backwards are left.
 void one_forward_one_backward(const Pipeline& pipeline, int stage, const std::vector<int>& microbatches, int ahead,
                               std::vector<Action>& list) {
+  if (!pipeline.learns(stage)) {
+    for (const int m : microbatches) list.push_back(compute(pipeline, Kind::Forward, stage, m));
+    return;
+  }
   const int count = static_cast<int>(microbatches.size());
   for (int l = 0; l < count + ahead; ++l) {
     if (l < count) list.push_back(compute(pipeline, Kind::Forward, stage, microbatches[l]));
@@ -198,7 +202,7 @@ class Player {
 
 void add_stretch(Schedule& schedule, int first, int last) {
   const Pipeline& pipeline = schedule.pipeline;
-  if (shares_workers(pipeline)) return Player(pipeline, first, last, schedule.workers).play();
+  if (pipeline.frozen == 0 && shares_workers(pipeline)) return Player(pipeline, first, last, schedule.workers).play();
   const std::vector<int> warmup = warmups(pipeline);
   for (int s = 0; s < pipeline.num_stages(); ++s) {
     for (int r = 0; r < pipeline.num_replicas(s); ++r) {

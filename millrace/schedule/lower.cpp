@@ -91,6 +91,7 @@ class Lowering {
     for (int e = 0; e < static_cast<int>(pipeline_.edges.size()); ++e) {
       const Edge& edge = pipeline_.edges[e];
       if ((entering ? edge.to : edge.from) != replica.stage) continue;
+      if (direction == Direction::Gradient && !pipeline_.learns(edge.from)) continue;
       for (int peer : peers(replica.stage, replica.index, entering ? edge.from : edge.to, microbatch)) {
         Action action;
         action.kind = kind;
@@ -145,7 +146,7 @@ class Lowering {
     }
     for (const Action& action : source_.workers[worker]) lower_action(replicas.at(action.stage), action);
     for (auto& [stage, replica] : replicas) {
-      if (!source_.trains) continue;
+      if (!source_.trains_on(stage)) continue;
       finish_steps(replica);
       join_last_update(replica);
     }
@@ -160,7 +161,7 @@ class Lowering {
         messages(Kind::Receive, Direction::Activation, replica, action.microbatch, true);
         out_->push_back(action);
         messages(Kind::Send, Direction::Activation, replica, action.microbatch, false);
-        if (!source_.trains) post_activation(replica, replica.activations.after(action.microbatch));
+        if (!source_.trains_on(replica.stage)) post_activation(replica, replica.activations.after(action.microbatch));
         break;
       case Kind::Backward:
       case Kind::InputGrad:

@@ -38,7 +38,7 @@ MessageList::MessageList(const Schedule& schedule)
                 to = receiving_stage(pipeline_.edges[e], direction);
       for (int m = 0; m < microbatches_; ++m) {
         begin_.push_back(all_.size());
-        if (direction == Direction::Gradient && !schedule.trains) continue;
+        if (direction == Direction::Gradient && !schedule.trains_on(to)) continue;
         for (int sender = 0; sender < pipeline_.num_replicas(from); ++sender) {
           if (!takes(pipeline_, from, sender, m)) continue;
           for (int receiver = 0; receiver < pipeline_.num_replicas(to); ++receiver) {

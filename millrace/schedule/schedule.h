@@ -21,6 +21,10 @@
 // `gradient_slots` buffers each, used in turn in the same way: one that comes in from Post to the end of the Backward
 // (WeightGrad), one that goes out from Backward (InputGrad) to the message's departure.
 //
+// Stages that stand still (the first `frozen`) only go forward, always with the same weights (version 0): no gradient
+// comes to them, none leaves them, and a slot of theirs is free again when what was computed in it has left. Their
+// workers have no other stage.
+//
 // Versions. Stage s keeps versions[s] = b versions of its weights. Micro-batches that belong to update u (see
 // update_of) read version u - (b - 1), and Step u writes version u + 1 over version u + 1 - b. Versions count from
 // the beginning of the list; a negative one is from before it (or, at the start of training, version 0).
@@ -87,10 +91,12 @@ struct Pipeline {
   int microbatches = 1;                  // of one update, in synchronous modes
   bool multi_buffer = true;
   bool agrees_on_steps = false;  // an update is made by all stages or by none: each waits for what the others found
+  int frozen = 0;                // stages, from the first on, that stand still
   bool operator==(const Pipeline&) const = default;
 
   int num_stages() const { return static_cast<int>(stages.size()); }
   int num_replicas(int stage) const { return static_cast<int>(stages[stage].size()); }
+  bool learns(int stage) const { return stage >= frozen; }
   bool has_statistics(int stage) const { return statistics.empty() || statistics[stage]; }
   bool synchronous() const { return mode == job::Mode::Dp || mode == job::Mode::GPipe || mode == job::Mode::OneFOneB; }
 };
@@ -117,6 +123,8 @@ struct Schedule {
   std::vector<int> slots;  // per stage
   int gradient_slots = 1;
   std::vector<std::vector<Action>> workers;
+
+  bool trains_on(int stage) const { return trains && pipeline.learns(stage); }
 };
 
 // Compute actions only. A stage runs as many forwards ahead as keep all later stages busy, at most what `ahead` says

@@ -42,6 +42,7 @@ double peak_of(const Pipeline& pipeline, const std::vector<Action>& list, int st
   for (const Action& action : list) {
     const bool last = action.part == kWhole || action.part == pipeline.buckets[action.stage] - 1;
     if (action.kind == Kind::Forward) peak = std::max(peak, ++held);
+    if (action.kind == Kind::Forward && !pipeline.learns(action.stage)) --held;
     if (action.kind == Kind::WeightGrad || (action.kind == Kind::Backward && last)) --held;
   }
   return static_cast<double>(peak) / std::max(stages, 1);

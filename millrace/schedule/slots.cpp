@@ -66,7 +66,7 @@ SlotCounts count_slots(const Schedule& compute, int spare) {
       if (action.kind == Kind::Forward) activation.begin(local, i);
       if (backward || action.kind == Kind::InputGrad) gradient.begin(local, i);
       if (backward || action.kind == Kind::WeightGrad) gradient.end(local, i);
-      if (backward || action.kind == Kind::WeightGrad || !compute.trains) activation.end(local, i);
+      if (backward || action.kind == Kind::WeightGrad || !compute.trains_on(action.stage)) activation.end(local, i);
     }
   }
   SlotCounts counts;

@@ -33,7 +33,7 @@ class OutgoingBuffers {
 }  // namespace
 
 int updates_in(const Schedule& schedule, int stage) {
-  if (!schedule.trains || schedule.microbatches == 0) return 0;
+  if (!schedule.trains_on(stage) || schedule.microbatches == 0) return 0;
   return update_of(schedule.pipeline, stage, schedule.microbatches - 1) + 1;
 }
 
@@ -57,8 +57,9 @@ Waits::Waits(const Schedule& schedule) : schedule_(schedule), messages_(schedule
   if (pipeline.agrees_on_steps && !compute_only_ && schedule.trains) {
     first_agreement_ = static_cast<int>(events_.size());
     int members = 0;
-    for (const auto& workers : pipeline.stages) members += static_cast<int>(workers.size());
-    for (int update = 0; update < updates_in(schedule, 0); ++update) events_.push_back({-1, {-1, update, 0}, members});
+    for (int s = pipeline.frozen; s < pipeline.num_stages(); ++s) members += pipeline.num_replicas(s);
+    const int updates = updates_in(schedule, pipeline.num_stages() - 1);
+    for (int update = 0; update < updates; ++update) events_.push_back({-1, {-1, update, 0}, members});
   }
   signals_.resize(schedule.workers.size());
   waits_.resize(schedule.workers.size());

@@ -4,6 +4,7 @@
 //     weights-0.safetensors          parameters and running statistics, by global name; shards by whoever wrote them
 //     velocity-0.safetensors         of the optimizer
 //     second_moment-0.safetensors
+//     watched-0.safetensors          elastic.freeze: gradient: how large gradients were
 //     older-1-0.safetensors          asynchronous modes: the weights one update before, older-2: two before, ...
 //     weights-1.safetensors ...
 //     job.yaml                       the resolved job
@@ -17,14 +18,16 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "millrace/plan/freeze_rule.h"
 #include "millrace/state/state.h"
 
 namespace millrace::state {
 
-enum class ShardKind { Weights, Velocity, SecondMoment, Older };
+enum class ShardKind { Weights, Velocity, SecondMoment, Watched, Older };
 
 struct Shard {
   std::string file;  // within the checkpoint's directory
@@ -43,8 +46,10 @@ struct Manifest {
   double epoch = 0;
   int64_t train_samples = 0;  // of the data set, so that another is noticed
   std::vector<float> loss_scale = {};
-  std::string plan = {};                       // how it was run, in words: for people only
-  std::map<std::string, double> figures = {};  // of the last evaluation before it
+  std::string plan = {};                           // how it was run, in words: for people only
+  std::map<std::string, double> figures = {};      // of the last evaluation before it
+  std::optional<plan::FreezeState> freezing = {};  // elastic.freeze
+  bool evaluation_due = false;                     // at its step, and still to be made by whoever goes on
   std::string job_xxh3 = {};
   int64_t job_bytes = 0;
   std::vector<Shard> shards = {};

@@ -24,7 +24,8 @@ constexpr int64_t kVersion = 1;
 constexpr size_t kMostShards = 100'000;
 constexpr int kDeepest = 3;  // {shards: [{}]}
 
-constexpr ShardKind kKinds[] = {ShardKind::Weights, ShardKind::Velocity, ShardKind::SecondMoment, ShardKind::Older};
+constexpr ShardKind kKinds[] = {ShardKind::Weights, ShardKind::Velocity, ShardKind::SecondMoment, ShardKind::Watched,
+                                ShardKind::Older};
 
 // An object of the manifest; `where` is "manifest.json: " or "manifest.json: shard 3: ".
 class Members {
@@ -57,6 +58,11 @@ class Members {
   double finite(const char* key, const json& value) const {
     if (!value.is_number() || !std::isfinite(value.get<double>())) fail("\"{}\" is not a finite number", key);
     return value.get<double>();
+  }
+  bool flag(const char* key) const {
+    if (!object_.contains(key)) return false;
+    if (!at(key).is_boolean()) fail("\"{}\" is not true or false", key);
+    return at(key).get<bool>();
   }
   std::string checksum(const char* key) const {
     const std::string digits = text(key);
@@ -112,6 +118,37 @@ std::vector<Shard> parse_shards(const Members& members, const std::string& name)
     if (!files.insert(shards.back().file).second) members.fail("lists {} twice", shards.back().file);
   }
   return shards;
+}
+
+ordered_json freezing_to_json(const plan::FreezeState& freezing) {
+  ordered_json object = {{"frozen", freezing.frozen},
+                         {"before", freezing.before},
+                         {"intervals", freezing.intervals},
+                         {"decided_at", freezing.decided_at + 1}};
+  if (std::isfinite(freezing.best_loss)) object["best_loss"] = freezing.best_loss;
+  if (freezing.next >= 0) object["next"] = {{"frozen", freezing.next}, {"boundary", freezing.boundary}};
+  return object;
+}
+
+plan::FreezeState parse_freezing(const json& object, const std::string& where) {
+  const Members members(object, where);
+  const auto layers = [&](const Members& from, const char* key) {
+    constexpr int64_t kMostLayers = 1'000'000;
+    const int64_t count = from.whole(key);
+    if (count > kMostLayers) from.fail("\"{}\" {} cannot be", key, count);
+    return static_cast<int>(count);
+  };
+  plan::FreezeState freezing;
+  freezing.frozen = layers(members, "frozen");
+  freezing.before = layers(members, "before");
+  freezing.intervals = layers(members, "intervals");
+  freezing.decided_at = members.whole("decided_at") - 1;  // steps, of which none is before the first
+  if (object.contains("best_loss")) freezing.best_loss = members.finite("best_loss", object["best_loss"]);
+  if (!object.contains("next")) return freezing;
+  const Members next(object["next"], where + "next: ");
+  freezing.next = layers(next, "frozen");
+  freezing.boundary = next.whole("boundary");
+  return freezing;
 }
 
 // Ages without a gap: a reader counts on as many older versions as there are ages.
@@ -172,6 +209,7 @@ const char* kind_name(ShardKind kind) {
     case ShardKind::Weights: return "weights";
     case ShardKind::Velocity: return "velocity";
     case ShardKind::SecondMoment: return "second_moment";
+    case ShardKind::Watched: return "watched";
     case ShardKind::Older: return "older";
   }
   return "";
@@ -182,17 +220,19 @@ std::string manifest_text(const Manifest& manifest, const std::string& name) {
   for (const auto& [figure, value] : manifest.figures) {
     if (std::isfinite(value)) figures[figure] = value;
   }
-  const ordered_json object = {{"format", kFormat},
-                               {"version", kVersion},
-                               {"step", manifest.step},
-                               {"samples", manifest.samples},
-                               {"epoch", manifest.epoch},
-                               {"train_samples", manifest.train_samples},
-                               {"loss_scale", manifest.loss_scale},
-                               {"plan", manifest.plan},
-                               {"figures", std::move(figures)},
-                               {"job", {{"bytes", manifest.job_bytes}, {"xxh3", manifest.job_xxh3}}},
-                               {"shards", shards_to_json(manifest.shards)}};
+  ordered_json object = {{"format", kFormat},
+                         {"version", kVersion},
+                         {"step", manifest.step},
+                         {"samples", manifest.samples},
+                         {"epoch", manifest.epoch},
+                         {"train_samples", manifest.train_samples},
+                         {"loss_scale", manifest.loss_scale},
+                         {"plan", manifest.plan},
+                         {"figures", std::move(figures)},
+                         {"job", {{"bytes", manifest.job_bytes}, {"xxh3", manifest.job_xxh3}}},
+                         {"shards", shards_to_json(manifest.shards)}};
+  if (manifest.freezing) object["freezing"] = freezing_to_json(*manifest.freezing);
+  if (manifest.evaluation_due) object["evaluation_due"] = true;  // seldom: others have no such member
   std::string text = to_text(object, name);
   parse_manifest(text, name);
   return text;
@@ -224,9 +264,11 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
   const json& figures = members.at("figures");
   if (!figures.is_object()) members.fail("\"figures\" is not an object");
   for (const auto& [figure, value] : figures.items()) manifest.figures[figure] = members.finite("figures", value);
+  manifest.evaluation_due = members.flag("evaluation_due");
   const Members job(members.at("job"), name + ": job: ");
   manifest.job_bytes = job.whole("bytes");
   manifest.job_xxh3 = job.checksum("xxh3");
+  if (object.contains("freezing")) manifest.freezing = parse_freezing(object["freezing"], name + ": freezing: ");
   manifest.shards = parse_shards(members, name);
   check_ages(manifest.shards, name);
   return manifest;

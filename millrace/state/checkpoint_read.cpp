@@ -14,6 +14,7 @@ std::map<std::string, Tensor>& tensors_of(State& state, const Shard& shard) {
     case ShardKind::Weights: return state.params;
     case ShardKind::Velocity: return state.velocity;
     case ShardKind::SecondMoment: return state.second_moment;
+    case ShardKind::Watched: return state.watched;
     case ShardKind::Older: break;
   }
   const auto age = static_cast<size_t>(shard.age);
@@ -52,6 +53,7 @@ State read_state(const std::filesystem::path& directory, const Manifest& manifes
   state.loss_scale = manifest.loss_scale;
   state.step = manifest.step;
   state.samples = manifest.samples;
+  state.evaluation_due = manifest.evaluation_due;
   return state;
 }
 

@@ -69,6 +69,7 @@ std::vector<Shard> write_shards(const fs::path& directory, int part, const State
   if (!state.params.empty()) write(ShardKind::Weights, 0, state.params);
   if (!state.velocity.empty()) write(ShardKind::Velocity, 0, state.velocity);
   if (!state.second_moment.empty()) write(ShardKind::SecondMoment, 0, state.second_moment);
+  if (!state.watched.empty()) write(ShardKind::Watched, 0, state.watched);
   // Also empty ones: how many there are is part of the state.
   for (size_t i = 0; i < state.older.size(); ++i) write(ShardKind::Older, static_cast<int>(i) + 1, state.older[i]);
   return shards;

@@ -59,6 +59,7 @@ void merge(State& state, State& part) {
   state.params.merge(part.params);
   state.velocity.merge(part.velocity);
   state.second_moment.merge(part.second_moment);
+  state.watched.merge(part.watched);
   if (state.older.size() < part.older.size()) state.older.resize(part.older.size());
   for (size_t age = 0; age < part.older.size(); ++age) state.older[age].merge(part.older[age]);
   state.updates.merge(part.updates);

@@ -23,6 +23,8 @@ struct State {
   // Of the optimizer; one that is missing is zero.
   std::map<std::string, Tensor> velocity;
   std::map<std::string, Tensor> second_moment = {};
+  // Where gradients are watched: the sum of squares of each parameter's, over the updates of the interval so far.
+  std::map<std::string, Tensor> watched = {};
   // Asynchronous modes: the weights before the last update, before the one before that, and so on, as far back as the
   // parameter's stage reads.
   std::vector<std::map<std::string, Tensor>> older = {};
@@ -30,8 +32,9 @@ struct State {
   std::map<std::string, int64_t> updates = {};
   // fp16: the scale, good steps since it last changed, steps left out; empty: as the job says
   std::vector<float> loss_scale = {};
-  int64_t step = 0;     // the next one: where the data, the rates and all random numbers go on
-  int64_t samples = 0;  // samples seen
+  int64_t step = 0;             // the next one: where the data, the rates and all random numbers go on
+  int64_t samples = 0;          // samples seen
+  bool evaluation_due = false;  // at this step: it was asked to end before it could be made
   bool operator==(const State&) const = default;
 };
 

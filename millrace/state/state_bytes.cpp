@@ -64,6 +64,7 @@ std::string to_bytes(const State& state) {
   put_tensors(out, state.params);
   put_tensors(out, state.velocity);
   put_tensors(out, state.second_moment);
+  put_tensors(out, state.watched);
   const uint64_t ages = state.older.size(), counted = state.updates.size();
   put(out, &ages, sizeof ages);
   for (const auto& tensors : state.older) put_tensors(out, tensors);
@@ -76,6 +77,8 @@ std::string to_bytes(const State& state) {
   const uint64_t count = state.loss_scale.size();
   put(out, &count, sizeof count);
   if (count > 0) put(out, state.loss_scale.data(), count * sizeof(float));
+  put(out, &state.step, sizeof state.step);
+  put(out, &state.samples, sizeof state.samples);
   return out;
 }
 
@@ -85,6 +88,7 @@ State state_from_bytes(const std::string& bytes) {
   state.params = reader.tensors();
   state.velocity = reader.tensors();
   state.second_moment = reader.tensors();
+  state.watched = reader.tensors();
   uint64_t ages = 0, counted = 0;
   reader.take(&ages, sizeof ages);
   for (uint64_t age = 0; age < ages; ++age) state.older.push_back(reader.tensors());
@@ -100,6 +104,8 @@ State state_from_bytes(const std::string& bytes) {
   reader.take(&count, sizeof count);
   state.loss_scale.resize(count);
   reader.take(state.loss_scale.data(), count * sizeof(float));
+  reader.take(&state.step, sizeof state.step);
+  reader.take(&state.samples, sizeof state.samples);
   return state;
 }
 

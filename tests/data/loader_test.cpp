@@ -220,5 +220,50 @@ TEST(Loader, ImpossibleBatchesAreRefused) {
   EXPECT_THROW(Loader(OneBatch(6), {.batch = 4}), std::invalid_argument);
 }
 
+// A shortcut that knows what sample i is: a row of bytes i.
+struct Known {
+  explicit Known(int64_t unknown = -1) {
+    shortcut.row_bytes = 3;
+    shortcut.which = [](int64_t epoch) { return epoch == 0 ? 0 : 2; };
+    shortcut.bytes_of_row = [](int) { return size_t{3}; };
+    shortcut.fetch = [unknown](int which, int64_t sample, int64_t, std::span<std::byte> row) {
+      std::fill(row.begin(), row.end(), static_cast<std::byte>(sample));
+      return which == 2 && sample != unknown;
+    };
+  }
+  Shortcut shortcut;
+};
+
+TEST(Loader, TakesAShortcutInsteadOfReadingFeatures) {
+  const Counting data(10);
+  const Known known;
+  Loader loader(data, {.batch = 4, .seed = 3, .threads = 2, .ahead = 2, .shortcut = &known.shortcut});
+  for (int batch = 0; batch < 3; ++batch) EXPECT_EQ(loader.next().shortcut, 0) << "not in the first epoch";
+  for (int index = 0; index < 9; ++index) {
+    const Batch& batch = loader.next();
+    ASSERT_EQ(batch.shortcut, 2);
+    for (size_t row = 0; row < 4; ++row) {
+      const int64_t sample = row < batch.samples.size() ? batch.samples[row] : 0;
+      for (size_t i = 0; i < 3; ++i) EXPECT_EQ(batch.shortened[3 * row + i], static_cast<std::byte>(sample));
+      EXPECT_EQ(batch.labels[row], row < batch.samples.size() ? static_cast<int32_t>(sample) : kNoLabel);
+    }
+  }
+}
+
+TEST(Loader, ReadsAllFeaturesOfABatchWithASampleThatIsNotKnown) {
+  const Counting data(10);
+  const Known known(7);
+  Loader loader(data, {.batch = 4, .seed = 3, .threads = 3, .ahead = 2, .shortcut = &known.shortcut});
+  for (int index = 0; index < 30; ++index) {
+    const Batch& batch = loader.next();
+    const bool has_unknown = std::find(batch.samples.begin(), batch.samples.end(), 7) != batch.samples.end();
+    EXPECT_EQ(batch.shortcut, batch.epoch == 0 || has_unknown ? 0 : 2);
+    if (batch.shortcut > 0) continue;
+    for (size_t row = 0; row < batch.samples.size(); ++row) {
+      EXPECT_EQ(pixels_of(batch)[5 * row], static_cast<float>(1 + 1000 * batch.epoch + batch.samples[row]));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace millrace::data

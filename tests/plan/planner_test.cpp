@@ -213,6 +213,25 @@ TEST(Predict, SumsThatOccupyTheDevicesDoNotHide) {
   EXPECT_LT(hidden.step_s, shown.step_s);
 }
 
+// On a GPU a copy of the weights and what the optimizer keeps, where there is room for it; nothing is refused for it.
+TEST(Predict, CountsTheSnapshotOfAGpuWhereThereIsRoom) {
+  job::Job job = job_of("alexnet", 32);
+  job.device = job::Device::Cuda;
+  const graph::Graph graph = graph::fuse(model::build(job.model, 1, 0));
+  const auto predicted = [&](double memory_bytes) {
+    return predict(job, make_plan(job, graph, 1), profiles_of(job),
+                   cluster_of({1}, 0, static_cast<int64_t>(memory_bytes)));
+  };
+  const double without = predicted(64.0 * kGiB).worker_bytes[0];
+  job.checkpoint.every = {job::Period::Unit::Steps, 10};
+  const double with = predicted(64.0 * kGiB).worker_bytes[0];
+  const double state = 2.0 * 4 * static_cast<double>(graph.trainable_elements());
+  EXPECT_NEAR(with - without, state, 1e-3 * state);
+  EXPECT_EQ(predicted(with).worker_bytes[0], with);
+  EXPECT_EQ(predicted(with - 1).worker_bytes[0], without);
+  EXPECT_EQ(predicted(with - 1).refusal, "");
+}
+
 TEST(Predict, CountsTheLoadersBuffers) {
   job::Job job = job_of("alexnet", 32);
   const graph::Graph graph = graph::fuse(model::build(job.model, 1, 0));

@@ -153,5 +153,16 @@ TEST_F(RunDirectoryTest, MetricsAreOneRecordALine) {
   EXPECT_EQ(read(run.path() / "metrics.jsonl"), "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":null}\n");
 }
 
+TEST_F(RunDirectoryTest, MetricsAfterWhereARunGoesOnAreDropped) {
+  const RunDirectory run = RunDirectory::create(root_ / "run");
+  const std::string before = "{\"step\":3,\"epoch\":1.0}\n", evaluation = "{\"epoch\":1.0,\"test_loss\":2.5}\n";
+  const std::string after = "{\"step\":4,\"epoch\":1.25}\n{\"epoch\":2.0,\"test_loss\":2}\n{\"ste";
+  for (const bool evaluation_due : {false, true}) {
+    write_file(run.path() / "metrics.jsonl", before + evaluation + after);
+    const MetricsLog log(run, {4, 1.0, evaluation_due});
+    EXPECT_EQ(read(run.path() / "metrics.jsonl"), evaluation_due ? before : before + evaluation);
+  }
+}
+
 }  // namespace
 }  // namespace millrace::report

@@ -225,26 +225,33 @@ TEST_F(Resume, StoppedAtOnceInAnotherPlaceIsSavedThere) {
 }
 
 TEST_F(Resume, TheBestIsKeptApartAndTheNewestByNumber) {
-  job::Job job = job_on(topologies()[0], 24);
-  job.checkpoint = {.every = {job::Period::Unit::Epochs, 1}, .keep = 2, .best = job::Best::Loss};
-  std::vector<double> losses;
-  const fs::path folder = folder_ / "best";
-  const auto process = comm::make_local_process();
-  Training training(job, *process, {});
-  Observer observer;
-  observer.checkpoints = folder;
-  observer.on_evaluation = [&](double, const Metrics& metrics) { losses.push_back(metrics.loss()); };
-  const TrainingResult result = training.run(observer);
-  const state::CheckpointStore store(folder);
-  EXPECT_LE(store.list().size(), 2u);
-  EXPECT_EQ(store.list().back(), store.path(24));
-  ASSERT_TRUE(store.best());
-  EXPECT_TRUE(state::verify(*store.best()).empty());
-  if (!result.failed_saves.empty()) return;  // a slow disk: some were left out
-  EXPECT_EQ(store.list(), (std::vector{store.path(20), store.path(24)}));
-  const auto best = std::min_element(losses.begin(), losses.end());
-  EXPECT_EQ(state::step_of(*store.best()), 4 * (best - losses.begin() + 1));
-  EXPECT_EQ(state::read_manifest(*store.best()).figures.at("loss"), *best);
+  for (const auto& [by, name] : {std::pair{job::Best::Loss, "loss"}, std::pair{job::Best::Top1, "top1"}}) {
+    SCOPED_TRACE(name);
+    job::Job job = job_on(topologies()[0], 24);
+    job.data.test_samples = 50;
+    job.checkpoint = {.every = {job::Period::Unit::Epochs, 1}, .keep = 2, .best = by};
+    std::vector<double> figures;
+    const fs::path folder = folder_ / name;
+    const auto process = comm::make_local_process();
+    Training training(job, *process, {});
+    Observer observer;
+    observer.checkpoints = folder;
+    observer.on_evaluation = [&, by = by](double, const Metrics& metrics) {
+      figures.push_back(by == job::Best::Loss ? metrics.loss() : metrics.top1 / metrics.rows);
+    };
+    const TrainingResult result = training.run(observer);
+    const state::CheckpointStore store(folder);
+    EXPECT_LE(store.list().size(), 2u);
+    EXPECT_EQ(store.list().back(), store.path(24));
+    ASSERT_TRUE(store.best());
+    EXPECT_TRUE(state::verify(*store.best()).empty());
+    if (!result.failed_saves.empty()) continue;  // a slow disk: some were left out
+    EXPECT_EQ(store.list(), (std::vector{store.path(20), store.path(24)}));
+    const auto best = by == job::Best::Loss ? std::min_element(figures.begin(), figures.end())
+                                            : std::max_element(figures.begin(), figures.end());
+    EXPECT_EQ(state::step_of(*store.best()), 4 * (best - figures.begin() + 1));
+    EXPECT_EQ(state::read_manifest(*store.best()).figures.at(name), *best);
+  }
 }
 
 TEST_F(Resume, AnUnwritableDirectoryIsSaidAndTrainingGoesOn) {

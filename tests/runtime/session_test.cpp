@@ -399,6 +399,8 @@ TEST(SessionMemory, IsWhatThePlannerSays) {
             graph, profile, {{.microbatches = 1, .keeps_gradients = false, .stage = options.stage}, copies, true});
         const auto planned = static_cast<double>(session.memory().planned_bytes);
         EXPECT_NEAR(predicted.total(), planned, 0.05 * planned) << name << " stage " << stage;
+        const auto state = static_cast<double>(session.state_bytes());
+        EXPECT_NEAR(predicted.state, state, 0.05 * state) << name << " stage " << stage;
       }
     }
   }

@@ -140,7 +140,7 @@ class Machine {
       int taken = 0, updates = 0;
       for (int m = 0; m < schedule_.microbatches; ++m) {
         taken += takes(pipeline_, unit.stage, unit.index, m);
-        if (schedule_.trains) updates = std::max(updates, update(unit, m) + 1);
+        if (learns(unit)) updates = std::max(updates, update(unit, m) + 1);
       }
       demand(static_cast<int>(unit.forwards.size()) == taken, "a forward is missing");
       for (const Bucket& bucket : unit.buckets) demand(bucket.newest == updates, "an update is missing");
@@ -153,6 +153,7 @@ class Machine {
     const int size = static_cast<int>(ring.size());
     return ring[((version % size) + size) % size];
   }
+  bool learns(const Unit& unit) const { return schedule_.trains && unit.stage >= pipeline_.frozen; }
   bool in_turn() const { return pipeline_.replicas == job::Replicas::RoundRobin; }
   int local(const Unit& unit, int microbatch) const {
     return in_turn() ? microbatch / pipeline_.num_replicas(unit.stage) : microbatch;
@@ -265,7 +266,7 @@ class Machine {
   }
 
   void read_weights(Unit& unit, const Action& action, Bucket& bucket) const {
-    const int promised = schedule_.trains ? update(unit, action.microbatch) - (pipeline_.versions[unit.stage] - 1) : 0;
+    const int promised = learns(unit) ? update(unit, action.microbatch) - (pipeline_.versions[unit.stage] - 1) : 0;
     demand(action.version == promised, "not the version that was promised");
     demand(at(bucket.ring, action.version) == action.version, "the version is not there");
   }
@@ -301,7 +302,7 @@ class Machine {
   }
 
   void check_backward(Unit& unit, const Action& action, const Buffer& activation) {
-    demand(schedule_.trains, "backward without training");
+    demand(learns(unit), "backward without training");
     demand(takes(pipeline_, unit.stage, unit.index, action.microbatch), "not its micro-batch");
     demand(activation.owner == action.microbatch, "backward without its activations");
     demand(activation.version == action.version, "backward on another version than forward");

@@ -76,6 +76,11 @@ inline std::vector<NamedPipeline> many_pipelines() {
           all.push_back({name + " without statistics, none ahead", pipeline});
           all.back().pipeline.statistics.assign(shape.size(), false);
           all.back().pipeline.ahead.assign(shape.size(), 0);
+          for (const int frozen : {1, static_cast<int>(shape.size()) - 1}) {
+            if (!synchronous || frozen < 1 || frozen >= static_cast<int>(shape.size())) continue;
+            all.push_back({fmt::format("{}, {} frozen", name, frozen), pipeline});
+            all.back().pipeline.frozen = frozen;
+          }
           for (const int num_workers : {most, most + 1}) {
             if (num_workers < workers) {
               all.push_back({fmt::format("{} on {} workers", name, num_workers), shared(pipeline, num_workers)});

@@ -75,23 +75,26 @@ TEST_F(Checkpoint, ComesBackToTheBit) {
   expect_same(read_state(folder_, manifest), state);
   EXPECT_EQ(read_job(folder_, manifest), kJob);
   EXPECT_THAT(files(), ElementsAre("job.yaml", "manifest.json", "older-1-0.safetensors", "older-2-0.safetensors",
-                                   "second_moment-0.safetensors", "velocity-0.safetensors", "weights-0.safetensors"));
+                                   "second_moment-0.safetensors", "velocity-0.safetensors", "watched-0.safetensors",
+                                   "weights-0.safetensors"));
 }
 
 TEST_F(Checkpoint, TheManifestSaysWhatItWasGiven) {
   const State state = small_state();
   Manifest expected = small_manifest(state);
   expected.shards = write_shards(folder_, 3, state);
-  ASSERT_EQ(expected.shards.size(), 5u);
-  EXPECT_EQ(expected.shards[3].file, "older-1-3.safetensors");
-  EXPECT_EQ(expected.shards[3].kind, ShardKind::Older);
-  EXPECT_EQ(expected.shards[3].age, 1);
-  EXPECT_EQ(expected.shards[3].updates, 499);
-  EXPECT_EQ(expected.shards[3].bytes, static_cast<int64_t>(read_bytes(path("older-1-3.safetensors")).size()));
+  ASSERT_EQ(expected.shards.size(), 6u);
+  EXPECT_EQ(expected.shards[4].file, "older-1-3.safetensors");
+  EXPECT_EQ(expected.shards[4].kind, ShardKind::Older);
+  EXPECT_EQ(expected.shards[4].age, 1);
+  EXPECT_EQ(expected.shards[4].updates, 499);
+  EXPECT_EQ(expected.shards[4].bytes, static_cast<int64_t>(read_bytes(path("older-1-3.safetensors")).size()));
   expected.figures["perplexity"] = std::nan("");
+  expected.evaluation_due = true;
   write_manifest(folder_, expected, kJob);
   expected.figures.erase("perplexity");  // JSON has no such number
   const Manifest manifest = read_manifest(folder_);
+  EXPECT_TRUE(read_state(folder_, manifest).evaluation_due);
   expected.job_bytes = static_cast<int64_t>(kJob.size());
   expected.job_xxh3 = Checksum::of(kJob);
   EXPECT_EQ(manifest, expected);
@@ -154,6 +157,7 @@ TEST_F(Checkpoint, OnlyWhatIsWantedIsRead) {
   expected.params["bias"] = all.params.at("bias");
   expected.velocity["bias"] = all.velocity.at("bias");
   expected.second_moment["bias"] = all.second_moment.at("bias");
+  expected.watched["bias"] = all.watched.at("bias");
   expected.older = {{{"bias", all.older[0].at("bias")}}, {}};
   expected.updates["bias"] = 499;
   expected.loss_scale = all.loss_scale;
@@ -346,6 +350,7 @@ TEST_F(Checkpoint, ManifestsThatCannotBeAreRefused) {
   expect_refused("\"step\": 500", "\"step\": 9223372036854775808", "\"step\" is not a whole number");
   expect_refused("\"step\": 500", "\"step\": 500, \"step\": 501", "has a key twice");
   expect_refused("\"step\"", "\"stop\"", "has no \"step\"");
+  expect_refused("\"step\": 500", "\"step\": 500, \"evaluation_due\": 1", "\"evaluation_due\" is not true or false");
   expect_refused("65536.0", "1e39", "is no float");
   expect_refused("65536.0", "1e400", "beyond all bounds");
   expect_refused("65536.0", "null", "\"loss_scale\" is not a finite number");
@@ -462,6 +467,19 @@ TEST_F(Checkpoint, AFullDiskIsSaidAndLeavesNoFileUnderItsName) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   EXPECT_THAT(files(), ElementsAre());
+}
+
+TEST_F(Checkpoint, KnowsWhatIsFrozenAndWhatIsAboutToBe) {
+  const State state = small_state();
+  Manifest manifest = small_manifest(state);
+  manifest.shards = write_shards(folder_, 0, state);
+  manifest.freezing = plan::FreezeState{
+      .frozen = 4, .before = 2, .intervals = 3, .best_loss = 0.25, .decided_at = 95, .next = 7, .boundary = 100};
+  write_manifest(folder_, manifest, kJob);
+  EXPECT_EQ(read_manifest(folder_).freezing, manifest.freezing);
+  manifest.freezing = plan::FreezeState{};
+  write_manifest(folder_, manifest, kJob);
+  EXPECT_EQ(read_manifest(folder_).freezing, manifest.freezing);
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ inline State small_state() {
       {"scalar", {{}, {42}}}};
   state.velocity = {{"bias", {{3}, {1e-40f, 2, 3}}}, {"scalar", {{}, {-7}}}};
   state.second_moment = {{"bias", {{3}, {4, 5, 6}}}};
+  state.watched = {{"bias", {{1}, {0.5f}}}};
   state.older = {{{"bias", {{3}, {7, 8, 9}}}, {"scalar", {{}, {41}}}}, {{"scalar", {{}, {40}}}}};
   for (const auto& [name, tensor] : state.params) state.updates[name] = 499;
   state.loss_scale = {65536, 17, 0.1f};

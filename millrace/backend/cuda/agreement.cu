@@ -121,18 +121,21 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) agreement[p.square] = static_cast<float>(sum);
 }
 
-// One block. A norm that is not a number makes a factor that is none.
-__global__ void __launch_bounds__(kThreads) clip_norm(float* agreement, int64_t fields, bool scales, float most) {
+// One block. A norm that is not a number makes a factor that is none; `most` 0: any norm is allowed.
+__global__ void __launch_bounds__(kThreads)
+    clip_norm(float* agreement, int64_t fields, bool scales, float most, float* watch) {
+  const double unscale = scales ? agreement[graph::kInverseScale] : 1.0f;
+  const bool watches = watch && !(scales && agreement[graph::kOverflow] != 0);
   double sum = 0;
   for (int64_t i = graph::kSquares + threadIdx.x; i < fields; i += kThreads) {
     sum += agreement[i];
+    if (watches) watch[i - graph::kSquares] += static_cast<float>(agreement[i] * unscale * unscale);
     agreement[i] = 0;  // for the next sum over stages
   }
   sum = block_sum(sum);
   if (threadIdx.x != 0) return;
-  const double unscale = scales ? agreement[graph::kInverseScale] : 1.0f;
   const auto norm = static_cast<float>(sqrt(sum) * unscale);
-  const float clip = most / (norm + 1e-6f);
+  const float clip = most == 0 ? 1 : most / (norm + 1e-6f);
   agreement[graph::kNorm] = norm;
   agreement[graph::kClip] = clip > 1 ? 1 : clip;
 }
@@ -188,10 +191,12 @@ Kernel prepare_sum_squares(const Device& device, const std::vector<NodeView>& vi
 Kernel prepare_clip_norm(const Device& device, const NodeView& view, const OptimizerOptions& options) {
   const int64_t fields = view.read(0).elements();
   const bool scales = view.graph.dtype == DType::F16;
+  const bool watches = view.num_writes() > 1;
   return {"one block", 0, [=, most = options.clip_norm](const Bindings& bind) -> Task {
             auto* agreement = bind.write<float>(0);
+            float* watch = watches ? bind.write<float>(1) : nullptr;
             return [=](const StepContext&) {
-              clip_norm<<<1, kThreads, 0, device.stream>>>(agreement, fields, scales, most);
+              clip_norm<<<1, kThreads, 0, device.stream>>>(agreement, fields, scales, most, watch);
               MILLRACE_LAUNCHED("clip_norm");
             };
           }};

@@ -11,6 +11,7 @@
 #include "millrace/backend/cuda/kernels.h"
 #include "millrace/backend/cuda/layout.h"
 #include "millrace/backend/cuda/matmul.h"
+#include "millrace/backend/cuda/outlet.h"
 #include "millrace/backend/cuda/row_pitch.h"
 #include "millrace/backend/cuda/stem.h"
 #include "millrace/backend/cuda/trial.h"
@@ -51,8 +52,6 @@ using graph::Graph;
 using graph::OpKind;
 using graph::Program;
 
-constexpr size_t kStagingBytes = size_t{16} << 20;
-
 class Recording {
  public:
   explicit Recording(cudaGraph_t graph) {
@@ -78,11 +77,11 @@ class CudaBackend final : public Backend {
     MILLRACE_CUDA(cudaDeviceGetAttribute(&device_.multiprocessors, cudaDevAttrMultiProcessorCount, options.device));
     // What all kernels share lies in one piece: the step, the counters, and room for numbers on their way.
     const size_t context_bytes = 256, counter_bytes = Device::kNumCounters * sizeof(unsigned);
-    MILLRACE_CUDA(cudaMalloc(&shared_, context_bytes + counter_bytes + kStagingBytes));
-    MILLRACE_CUDA(cudaMemset(shared_, 0, context_bytes + counter_bytes));
+    MILLRACE_CUDA(cudaMalloc(&shared_, context_bytes + counter_bytes + cuda::kStagingBytes));
+    zero(shared_, context_bytes + counter_bytes);
     device_.context = reinterpret_cast<StepContext*>(shared_);
     device_.counters = reinterpret_cast<unsigned*>(shared_ + context_bytes);
-    staging_ = {reinterpret_cast<float*>(shared_ + context_bytes + counter_bytes), kStagingBytes};
+    staging_ = {reinterpret_cast<float*>(shared_ + context_bytes + counter_bytes), cuda::kStagingBytes};
     conv_ = std::make_unique<cuda::ConvLibrary>(device_, options);
     matmul_ = std::make_unique<cuda::MatmulLibrary>(device_, options);
   }
@@ -171,15 +170,9 @@ class CudaBackend final : public Backend {
     cuda::put_plain(device_, staging_, program.buffers[id], cuda::row_pitch(program, id),
                     cuda::stored_elements(program, id), plain.data(), device);
   }
-  void download(const Graph& graph, const Program& program, BufferId id, const void* device,
+  void download(const Graph&, const Program& program, BufferId id, const void* device,
                 std::span<float> plain) override {
-    if (id == program.features) fail_run("images cannot be read back from a GPU");
-    if (cuda::has_small_cells(program, id)) {
-      std::vector<uint8_t> cells(bytes(graph, program, id));
-      copy(cells.data(), device, cells.size());
-      return cuda::unpack_cells(program.buffers[id], cells, plain);
-    }
-    cuda::get_plain(device_, staging_, program.buffers[id], cuda::row_pitch(program, id), device, plain.data());
+    cuda::read_back(device_, staging_, program, id, device, plain);
   }
   void put_input(const Graph& graph, const Program& program, BufferId id, const void* host, void* device) override {
     const graph::Buffer& buffer = program.buffers[id];
@@ -263,10 +256,14 @@ class CudaBackend final : public Backend {
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
     MILLRACE_CUDA(cudaMalloc(&memory, bytes));
-    MILLRACE_CUDA(cudaMemset(memory, 0, bytes));
+    zero(memory, bytes);
     return memory;
   }
   void release(void* memory, size_t) override { cudaFree(memory); }
+
+  std::unique_ptr<Outlet> make_outlet() override {
+    return std::make_unique<cuda::CudaOutlet>(*this, device_, options_.device);
+  }
 
  private:
   bool is_here(const void* memory) const {

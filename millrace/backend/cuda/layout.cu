@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "millrace/backend/cuda/layout.h"
 #include "millrace/backend/cuda/stem.h"
@@ -109,18 +110,39 @@ void put_images(const Device& device, const Staging& staging, const graph::Buffe
 
 void get_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, int64_t pitch,
                const void* from, float* plain) {
+  const Landing* landing = staging.landing;
+  struct {
+    float* to = nullptr;
+    size_t bytes = 0;
+    size_t place = 0;  // in the landing
+  } landed;
+  const auto empty = [&] {
+    if (!landed.to) return;
+    MILLRACE_CUDA(cudaEventSynchronize(landing->filled[landed.place]));
+    std::memcpy(landed.to, landing->memory[landed.place], landed.bytes);
+  };
   in_pieces(staging, buffer, pitch, [&](const RowShape& row, int64_t first, int64_t rows) {
     const int64_t elements = rows * row.plain();
+    const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
+    float* to = plain + first * row.plain();
     with_stored_type(buffer.dtype, [&]<typename T>() {
       load_rows<T><<<grid_for(device, elements, 256), 256, 0, device.stream>>>(
           static_cast<const T*>(from) + first * row.stored(), staging.memory, row, elements);
     });
     MILLRACE_LAUNCHED("load_rows");
-    MILLRACE_CUDA(cudaMemcpyAsync(plain + first * row.plain(), staging.memory,
-                                  static_cast<size_t>(elements) * sizeof(float), cudaMemcpyDeviceToHost,
-                                  device.stream));
-    MILLRACE_CUDA(cudaStreamSynchronize(device.stream));
+    if (!landing) {
+      MILLRACE_CUDA(cudaMemcpyAsync(to, staging.memory, bytes, cudaMemcpyDeviceToHost, device.stream));
+      MILLRACE_CUDA(cudaStreamSynchronize(device.stream));
+      return;
+    }
+    const size_t place = 1 - landed.place;
+    MILLRACE_CUDA(
+        cudaMemcpyAsync(landing->memory[place], staging.memory, bytes, cudaMemcpyDeviceToHost, device.stream));
+    MILLRACE_CUDA(cudaEventRecord(landing->filled[place], device.stream));
+    empty();
+    landed = {to, bytes, place};
   });
+  empty();
 }
 
 }  // namespace millrace::backend::cuda

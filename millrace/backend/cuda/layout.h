@@ -1,16 +1,27 @@
 // Between plain floats on the host and a buffer as it is stored.
 #pragma once
 
+#include <array>
+
 #include "millrace/backend/cuda/device.h"
 
 namespace millrace::backend::cuda {
 
 struct Fold;
 
+// Pinned memory of the host: one piece is emptied while the other fills.
+struct Landing {
+  std::array<float*, 2> memory{};
+  std::array<cudaEvent_t, 2> filled{};
+};
+
 // Device memory through which plain numbers pass, a piece at a time.
+constexpr size_t kStagingBytes = size_t{16} << 20;
 struct Staging {
   float* memory = nullptr;
   size_t bytes = 0;
+  // Of pieces as large, through which numbers come out; none: straight to their place.
+  const Landing* landing = nullptr;
 };
 
 // Where a row of a buffer is larger than the staging memory.

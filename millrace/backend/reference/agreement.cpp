@@ -23,15 +23,17 @@ Kernel prepare_sum_squares(const NodeView& view) {
 
 Kernel prepare_clip_norm(const NodeView& view, const OptimizerOptions& options) {
   const int64_t fields = view.read(0).elements();
+  const bool watches = view.num_writes() > 1;
   return plain_kernel(view, [=]<typename T>(const Bindings& at) -> Task {
     auto* agreement = at.write<float>(0);
+    float* watch = watches ? at.write<float>(1) : nullptr;
     return [=](const StepContext&) {
       double sum = 0;
       for (int64_t i = graph::kSquares; i < fields; ++i) sum += agreement[i];
       const auto norm = static_cast<float>(std::sqrt(sum));
-      const float clip = options.clip_norm / (norm + 1e-6f);
       agreement[graph::kNorm] = norm;
-      agreement[graph::kClip] = clip > 1 ? 1 : clip;                     // a norm that is not a number makes none of it
+      agreement[graph::kClip] = clip_factor(options.clip_norm, norm);
+      for (int64_t i = graph::kSquares; watches && i < fields; ++i) watch[i - graph::kSquares] += agreement[i];
       std::fill(agreement + graph::kSquares, agreement + fields, 0.0f);  // for the next sum over stages
     };
   });

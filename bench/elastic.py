@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""A 12-layer vision transformer on four workers of this machine, for the same number of epochs: a static pipeline,
+plain data parallelism, and elastic training with its switches on one after another. The data is a generated set in the
+format of CIFAR-100. Runs alternate, seed after seed.
+Options: [--seeds 3] [--epochs 10] [--samples 4000] [--out FILE] [--only NAME,...] [--freeze schedule|gradient]"""
+import argparse, json, math, os, random, statistics, subprocess, sys, tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MILLRACE = ROOT / "build/release/bin/millrace"
+CLASSES, SIDE = 100, 32
+JOB = """name: elastic
+batch: 64
+epochs: %(epochs)d
+seed: %(seed)d
+model: {name: vit_s_16, classes: 100, image_size: 32, patch: 8, width: 96, layers: 12, heads: 3, mlp: 384, dropout: 0.1}
+data: {kind: cifar100, train: %(data)s/train.bin, test: %(data)s/test.bin}
+data.train_transform: {kind: resize, mirror: 0}
+data.test_transform: {kind: resize, mirror: 0}
+optimizer: {kind: adamw, lr: 1e-3, weight_decay: 0.05, clip_norm: 1}
+schedule: {kind: cosine, warmup_epochs: 1}
+eval: {every_epochs: 0}
+"""
+PIPELINE = ["parallel.mode=1f1b", "parallel.placement=0:0.0:1.0:2.0:3", "parallel.microbatches=4", "parallel.balance=flops"]
+FREEZE = ["elastic.freeze=%s", "elastic.alpha=1/3"]
+RUNS = {
+    "static pipeline": PIPELINE,
+    "data parallel": ["parallel.mode=dp", "parallel.placement=0:0-3", "parallel.microbatches=4"],
+    "freeze": PIPELINE + FREEZE,
+    "freeze + pipe": PIPELINE + FREEZE + ["elastic.pipe=on"],
+    "freeze + pipe + dp": PIPELINE + FREEZE + ["elastic.pipe=on", "elastic.dp=on"],
+    "freeze + cache": PIPELINE + FREEZE + ["elastic.cache=on"],
+    "all four": PIPELINE + FREEZE + ["elastic.pipe=on", "elastic.dp=on", "elastic.cache=on"],
+}
+
+
+def smooth_picture(dice):
+    """Random waves, so that neighbouring pixels are alike as in a photograph."""
+    waves = [[(dice.uniform(0, 3), dice.uniform(0, 3), dice.uniform(0, 6.3), dice.uniform(10, 30)) for _ in range(3)]
+             for _ in range(3)]
+    return [128 + sum(a * math.sin(fx * x / 5 + fy * y / 5 + p) for fx, fy, p, a in channel)
+            for channel in waves for y in range(SIDE) for x in range(SIDE)]
+
+
+def write_set(folder, samples, tests):
+    """CIFAR-100's binary format: coarse label, fine label, 3072 pixels."""
+    dice = random.Random(7)
+    patterns = [smooth_picture(dice) for _ in range(CLASSES)]
+    noise = [[dice.gauss(0, 14) for _ in range(3 * SIDE * SIDE)] for _ in range(64)]
+    for name, count in (("train.bin", samples), ("test.bin", tests)):
+        with open(folder / name, "wb") as file:
+            for i in range(count):
+                label = i % CLASSES
+                # Every sample its own mixture of two sheets of noise, and its own light.
+                a, b = noise[dice.randrange(64)], noise[dice.randrange(64)]
+                light, shift = dice.gauss(0, 12), dice.randrange(3 * SIDE * SIDE)
+                n = len(a)
+                pixels = bytes(max(0, min(255, int(p + light + 0.7 * (a[(k + shift) % n] + b[k]))))
+                               for k, p in enumerate(patterns[label]))
+                file.write(bytes([label // 5, label]) + pixels)
+
+
+def run(work, name, settings, seed, arguments):
+    job = work / "job.yaml"
+    job.write_text(JOB % {"epochs": arguments.epochs, "seed": seed, "data": work})
+    out = work / f"{name.replace(' ', '_')}-{seed}"
+    words = [str(MILLRACE), "train", str(job), "--out", str(out), "--overwrite"]
+    for setting in settings:
+        words += ["--set", setting % arguments.freeze if "%s" in setting else setting]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{name}: {done.stderr.strip()}")
+    summary = json.loads((out / "summary.json").read_text())
+    steps = [json.loads(line) for line in open(out / "metrics.jsonl")]
+    train_s = sum(step["seconds"] for step in steps if "seconds" in step)
+    record = {"name": name, "seed": seed, "train_s": train_s, "top1": summary["accuracy"]["top1"],
+              "loss": summary["loss"]}
+    if (out / "elastic.json").exists():
+        record["elastic"] = json.loads((out / "elastic.json").read_text())
+        record["pause_ms"] = [t["pause_ms"] for t in record["elastic"]["transitions"]]
+        record["train_s"] += sum(record["pause_ms"]) / 1e3  # between steps
+    return record
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--samples", type=int, default=4000)
+    parser.add_argument("--freeze", default="schedule", choices=["schedule", "gradient"])
+    parser.add_argument("--only", default="")
+    parser.add_argument("--out")
+    arguments = parser.parse_args()
+    chosen = {name: RUNS[name] for name in RUNS if not arguments.only or name in arguments.only.split(",")}
+    records = []
+    with tempfile.TemporaryDirectory(prefix="millrace-elastic-") as folder:
+        work = Path(folder)
+        write_set(work, arguments.samples, 1000)
+        for seed in range(1, arguments.seeds + 1):
+            for name, settings in chosen.items():
+                records.append(run(work, name, settings, seed, arguments))
+                r = records[-1]
+                print(f"seed {seed}  {name:20}  {r['train_s']:7.1f} s  top-1 {100 * r['top1']:5.1f}%", flush=True)
+    base = next(iter(chosen))
+    medians = {name: statistics.median(r["train_s"] for r in records if r["name"] == name) for name in chosen}
+    accuracy = {name: statistics.mean(r["top1"] for r in records if r["name"] == name) for name in chosen}
+    print(f"\n{'':20}  {'time':>9}  {'against ' + base:>24}  {'top-1':>7}")
+    for name in chosen:
+        print(f"{name:20}  {medians[name]:7.1f} s  {medians[base] / medians[name]:23.2f}x  {100 * accuracy[name]:6.1f}%")
+    if arguments.out:
+        machine = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
+        model = next((line.split(":")[1].strip() for line in machine.splitlines() if line.startswith("Model name")), "")
+        Path(arguments.out).write_text(json.dumps(
+            {"command": "bench/elastic.sh " + " ".join(sys.argv[1:]), "machine": model, "cores": os.cpu_count(),
+             "median_s": medians, "top1": accuracy, "runs": records}, indent=1) + "\n")
+
+
+main()

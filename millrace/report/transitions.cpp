@@ -1,0 +1,60 @@
+#include "millrace/report/transitions.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "millrace/report/table.h"
+
+namespace millrace::report {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string milliseconds(double seconds) { return seconds > 0 ? fmt::format("{:.1f} ms", seconds * 1e3) : "-"; }
+
+}  // namespace
+
+ordered_json to_json(const Course& course) {
+  ordered_json stretches = ordered_json::array(), transitions = ordered_json::array();
+  for (const runtime::Stretch& s : course.stretches) {
+    stretches.push_back({{"first_step", s.first_step},
+                         {"steps", s.steps},
+                         {"frozen", s.frozen},
+                         {"stages", s.stages},
+                         {"workers", s.workers},
+                         {"step_ms", s.step_s * 1e3},
+                         {"cached_share", s.cached}});
+  }
+  for (const runtime::Transition& t : course.transitions) {
+    ordered_json norms = ordered_json::array();
+    for (const double square : t.squares) norms.push_back(std::sqrt(square));
+    transitions.push_back({{"step", t.step},
+                           {"why", t.why},
+                           {"plan", t.plan},
+                           {"gradient_norms", norms},
+                           {"pause_ms", t.pause_s * 1e3},
+                           {"waited_for_next_ms", t.waited_s * 1e3},
+                           {"predicted_step_ms", t.predicted_step_s * 1e3},
+                           {"predicted_step_ms_before", t.predicted_before_s * 1e3}});
+  }
+  return {{"layers", course.layers}, {"stretches", stretches}, {"transitions", transitions}};
+}
+
+std::string transitions_table(const Course& course) {
+  if (course.transitions.empty()) return {};
+  Table table(
+      {"from step", "frozen", "stages", "workers", "a step takes", "predicted", "cached", "pause before", "because"});
+  for (size_t i = 0; i < course.stretches.size(); ++i) {
+    const runtime::Stretch& s = course.stretches[i];
+    const runtime::Transition* before = i > 0 ? &course.transitions[i - 1] : nullptr;
+    table.add({fmt::format("{}", s.first_step), fmt::format("{} of {}", s.frozen, course.layers),
+               fmt::format("{}", s.stages), fmt::format("{}", s.workers), milliseconds(s.step_s),
+               before ? milliseconds(before->predicted_step_s) : "-",
+               s.cached > 0 ? fmt::format("{:.0f}%", 100 * s.cached) : "-",
+               before ? milliseconds(before->pause_s) : "-", before ? before->why : ""});
+  }
+  return table.str();
+}
+
+}  // namespace millrace::report

@@ -1,0 +1,133 @@
+#include "millrace/runtime/prefix_cache.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "millrace/base/error.h"
+#include "millrace/data/dataset.h"
+
+namespace millrace::runtime {
+namespace {
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+PrefixCaches::PrefixCaches(const job::Job& job, int64_t num_samples, std::function<void(const std::string&)> on_note,
+                           bool always)
+    : num_samples_(num_samples), always_(always) {
+  if (data::changes_with_epoch(job)) {
+    fail_input(
+        "elastic.cache is on and every epoch sees other crops or mirrors of the pictures, of which nothing can be "
+        "kept; "
+        "write data.train_transform.kind: resize and data.train_transform.mirror: 0, or elastic.cache: off");
+  }
+  constexpr double kGiB = 1 << 30;
+  cache::CacheOptions options;
+  options.num_samples = num_samples;
+  options.memory_bytes = static_cast<int64_t>(job.elastic.cache_gib * kGiB);
+  options.disk_bytes = static_cast<int64_t>(job.elastic.cache_disk_gib * kGiB);
+  options.directory = job.elastic.cache_dir;
+  if (options.directory.empty()) options.directory = std::filesystem::temp_directory_path();
+  const bool is_wide = job.precision == job::Precision::Fp32 || job.precision == job::Precision::Tf32;
+  options.storage = job.elastic.cache_half && is_wide ? cache::Storage::Half : cache::Storage::AsGiven;
+  budget_bytes_ = options.memory_bytes + options.disk_bytes;
+  store_ = std::make_shared<cache::ActivationCache>(options, std::move(on_note));
+}
+
+std::shared_ptr<const PrefixCache> PrefixCaches::next(int frozen, int64_t since) {
+  if (frozen == 0) return nullptr;
+  auto next = std::make_shared<PrefixCache>();
+  next->cache = store_;
+  next->num_samples = num_samples_;
+  next->budget_bytes = budget_bytes_;
+  next->always = always_;
+  next->made = {frozen, static_cast<uint64_t>(since)};
+  // What is deeper than what stands still now is of weights that will change.
+  if (!made_.empty() && made_.back().layers < frozen) {
+    next->known = made_.back();
+    made_.pop_back();
+  }
+  next->stale = std::exchange(made_, {});
+  if (next->known) made_.push_back(*next->known);
+  made_.push_back(next->made);
+  return next;
+}
+
+std::unique_ptr<PrefixPath> PrefixPath::make(std::shared_ptr<const PrefixCache> cache, Session& session, bool loads) {
+  if (!cache || !loads) return nullptr;
+  const std::optional<graph::PrefixEnd> end = session.prefix_end(cache->made.layers);
+  if (!end) return nullptr;
+  // Of a part of the samples it would hardly ever have a whole batch.
+  constexpr int64_t kPage = cache::SlotFile::kPage;
+  const auto row_pages = (static_cast<int64_t>(session.prefix_row_bytes(*end)) + kPage - 1) / kPage;
+  if (row_pages * kPage * cache->num_samples > cache->budget_bytes) return nullptr;
+  return std::unique_ptr<PrefixPath>(new PrefixPath(std::move(cache), session));
+}
+
+PrefixPath::PrefixPath(std::shared_ptr<const PrefixCache> cache, Session& session)
+    : cache_(std::move(cache)), session_(session), made_(*session.prefix_end(cache_->made.layers)) {
+  if (cache_->known) known_ = session.prefix_end(cache_->known->layers);
+  const size_t made_bytes = session.prefix_row_bytes(made_);
+  const size_t known_bytes = known_ ? session.prefix_row_bytes(*known_) : 0;
+  rows_.resize(made_bytes * static_cast<size_t>(session.graph().batch()));
+  shortcut_.row_bytes = std::max(made_bytes, known_bytes);
+  shortcut_.with_features = made_.reads_input;
+  shortcut_.which = [this](int64_t epoch) {
+    if (!pays_.load(std::memory_order_relaxed) && !cache_->always) return 0;
+    if (cache_->has_all(cache_->made)) return made_.layers;
+    return epoch == known_epoch_.load(std::memory_order_relaxed) ? known_->layers : 0;
+  };
+  shortcut_.bytes_of_row = [this, made_bytes, known_bytes](int which) {
+    return which == made_.layers ? made_bytes : known_bytes;
+  };
+  shortcut_.fetch = [this](int which, int64_t sample, int64_t, std::span<std::byte> row) {
+    return cache_->cache->get(which == made_.layers ? cache_->made : *cache_->known, sample, 0, row);
+  };
+}
+
+void PrefixPath::begin(int64_t epoch) {
+  for (const cache::FrozenPrefix& old : cache_->stale) cache_->cache->retire(old);
+  cache_->cache->open_depth(cache_->made, static_cast<int64_t>(session_.prefix_row_bytes(made_)));
+  known_epoch_ = known_ && cache_->has_all(*cache_->known) ? epoch : -1;
+}
+
+void PrefixPath::take(const data::Batch& batch, double waited_s, double run_s) {
+  const auto samples = static_cast<int64_t>(batch.samples.size());
+  if (batch.shortcut > 0) gate_.fetched(waited_s + put_s_, samples);
+  put_s_ = 0;
+  gate_.expect_run(run_s);
+  pays_.store(gate_.decide(), std::memory_order_relaxed);
+}
+
+void PrefixPath::put(const data::Batch& batch, size_t row, int slot) {
+  const double begin = now_s();
+  const graph::PrefixEnd& end = batch.shortcut == made_.layers ? made_ : *known_;
+  session_.put_prefix(end, slot, batch.shortened.data() + row * batch.shortened_bytes);
+  put_s_ += now_s() - begin;
+}
+
+void PrefixPath::forward(const data::Batch& batch, std::span<const int64_t> samples, const Session::Place& place,
+                         const backend::StepContext& context) {
+  const auto count = static_cast<int64_t>(samples.size());
+  if (batch.shortcut == made_.layers) {
+    rows_fetched_ += count;
+    return session_.forward(place, context, &made_, nullptr, [] {});
+  }
+  const graph::PrefixEnd* known = batch.shortcut > 0 ? &*known_ : nullptr;
+  (known ? rows_fetched_ : rows_computed_) += count;
+  const double begin = now_s();
+  session_.forward(place, context, known, &made_, [&] {
+    const double made_at = now_s();
+    if (!known) gate_.computed(made_at - begin, count);
+    const size_t bytes = rows_.size() / static_cast<size_t>(session_.graph().batch());
+    session_.take_prefix(made_, place.slot, rows_.data());
+    for (size_t i = 0; i < samples.size(); ++i) {
+      cache_->cache->put(cache_->made, samples[i], 0, std::span<const std::byte>(rows_).subspan(i * bytes, bytes));
+    }
+    gate_.stored(now_s() - made_at);
+  });
+}
+
+}  // namespace millrace::runtime

@@ -1,0 +1,96 @@
+// What frozen layers make of each sample, kept from one epoch to the next. A batch whose samples are all known begins
+// behind those layers; one in which any is not begins with its features, and what it makes is kept.
+//
+// When more layers freeze, the cache deepens: during one pass over the data the old output is read, the new layers
+// compute theirs from it, and each entry takes the place of the one it was made from.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "millrace/cache/activation_cache.h"
+#include "millrace/cache/cache_gate.h"
+#include "millrace/data/loader.h"
+#include "millrace/job/job.h"
+#include "millrace/runtime/session.h"
+
+namespace millrace::runtime {
+
+// Of one training; all its workers share it, and a cache that outlives it.
+struct PrefixCache {
+  std::shared_ptr<cache::ActivationCache> cache;
+  int64_t num_samples = 0;
+  std::optional<cache::FrozenPrefix> known = {};  // of the training before
+  cache::FrozenPrefix made = {};                  // of the layers that stand still now
+  std::vector<cache::FrozenPrefix> stale = {};    // needed no more
+
+  int64_t budget_bytes = 0;
+  bool always = false;  // whether or not it is measured to pay
+
+  bool has_all(const cache::FrozenPrefix& prefix) const { return cache->num_entries(prefix) == num_samples; }
+};
+
+// The caches of a run's trainings, one after another: all of one store.
+class PrefixCaches {
+ public:
+  // Refuses data that looks different in every epoch. `on_note`: for the user, from any thread.
+  // `always`: fetched even where computing would be faster, so that what happens does not depend on the clock.
+  PrefixCaches(const job::Job& job, int64_t num_samples, std::function<void(const std::string&)> on_note,
+               bool always = false);
+
+  // For a training with so many frozen layers, as they are from step `since` on; null: nothing is frozen.
+  std::shared_ptr<const PrefixCache> next(int frozen, int64_t since);
+  cache::CacheCounts counts() const { return store_->counts(); }
+
+ private:
+  std::shared_ptr<cache::ActivationCache> store_;
+  int64_t num_samples_ = 0, budget_bytes_ = 0;
+  bool always_ = false;
+  std::vector<cache::FrozenPrefix> made_;  // that may be open
+};
+
+// A worker's way through it: what its first stage is given instead of features, and what it keeps. The loader's threads
+// use the shortcut, the worker everything else.
+class PrefixPath {
+ public:
+  // Nothing where the stage does not begin with all of the frozen layers, or they do not end in one value.
+  static std::unique_ptr<PrefixPath> make(std::shared_ptr<const PrefixCache> cache, Session& session, bool loads);
+
+  const data::Shortcut& shortcut() const { return shortcut_; }
+  // When the training before has ended and before the loader begins: the epoch of the first batch.
+  void begin(int64_t epoch);
+
+  // Once a batch, with the seconds that it was waited for; `run_s`: what the whole run is expected to take.
+  void take(const data::Batch& batch, double waited_s, double run_s);
+  // A micro-batch of it: its rows from `row` on are in the session.
+  void put(const data::Batch& batch, size_t row, int slot);
+  // Its forward; the first `count` rows are the samples.
+  void forward(const data::Batch& batch, std::span<const int64_t> samples, const Session::Place& place,
+               const backend::StepContext& context);
+
+  int64_t rows_fetched() const { return rows_fetched_; }
+  int64_t rows_computed() const { return rows_computed_; }
+
+ private:
+  PrefixPath(std::shared_ptr<const PrefixCache> cache, Session& session);
+
+  const std::shared_ptr<const PrefixCache> cache_;
+  Session& session_;
+  std::optional<graph::PrefixEnd> known_;
+  graph::PrefixEnd made_;
+  data::Shortcut shortcut_;
+  std::vector<std::byte> rows_;           // of a micro-batch
+  std::atomic<int64_t> known_epoch_{-1};  // in which the older output is there for all samples
+  cache::CacheGate gate_{0};
+  std::atomic<bool> pays_{true};
+  double put_s_ = 0;
+  int64_t rows_fetched_ = 0, rows_computed_ = 0;
+};
+
+}  // namespace millrace::runtime

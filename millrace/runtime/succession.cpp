@@ -1,0 +1,194 @@
+#include "millrace/runtime/succession.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "millrace/base/error.h"
+#include "millrace/job/reader.h"
+
+namespace millrace::runtime {
+namespace {
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+Succession::Succession(std::unique_ptr<Training> first, const job::Job& job, comm::Process& process,
+                       const MachineLimit& limit, Planner planner, const plan::FreezeState& freezing,
+                       std::shared_ptr<PrefixCaches> caches)
+    : process_(process), limit_(limit), planner_(std::move(planner)), caches_(std::move(caches)), freezing_(freezing) {
+  now_.job = job;
+  now_.training = std::move(first);
+}
+
+Succession::~Succession() {
+  if (next_plan_.valid()) next_plan_.wait();
+  if (next_.valid()) next_.wait();
+}
+
+TrainingResult Succession::run(const Observer& observer) {
+  const bool leads = process_.rank() == 0;
+  observer_ = observer;
+  observer_.on_interval = [this](const IntervalReport& report) { decide(report); };
+  observer_.hands_over_at = [this] { return freezing_.boundary; };
+  observer_.hands_over = [this] { return can_hand_over(); };
+  observer_.freezing = [this] { return std::optional(freezing_); };
+  observer_.on_step = [this, on_step = observer.on_step](const StepReport& step) {
+    take_step(step);
+    on_step(step);
+  };
+  observer_.on_evaluation = [this, on_evaluation = observer.on_evaluation](double epoch, const Metrics& metrics) {
+    on_evaluation(epoch, metrics);
+    busy_until_ = std::chrono::steady_clock::now();
+  };
+  // A decision that was taken before the run was interrupted.
+  if (leads && freezing_.next >= 0) {
+    Transition& pending = transitions_.emplace_back();
+    pending.why = "decided before the run was interrupted";
+    prepare();
+  }
+  for (;;) {
+    const TrainingResult result = now_.training->run(observer_);
+    if (leads) take(result);
+    if (process_.broadcast(result.handed_over ? "goes on" : "").empty()) break;
+    hand_over(result);
+  }
+  if (leads && transitions_.size() > stretches_.size()) transitions_.pop_back();  // decided, and never done
+  end_stretch();
+  return total_;
+}
+
+void Succession::take_step(const StepReport& step) {
+  step_s_.push_back(step.seconds);
+  busy_until_ = std::chrono::steady_clock::now();
+}
+
+// Of the training that has ended.
+void Succession::end_stretch() {
+  Stretch& stretch = stretches_.emplace_back();
+  const Training& training = *now_.training;
+  stretch.first_step = training.first_step();
+  stretch.steps = static_cast<int64_t>(step_s_.size());
+  stretch.frozen = freezing_.frozen;
+  stretch.stages = training.plan().pipeline.num_stages();
+  stretch.workers = training.plan().pipeline.num_workers;
+  // The first step has what is left of the pause in it.
+  if (step_s_.size() > 1) step_s_.erase(step_s_.begin());
+  stretch.step_s = median(std::exchange(step_s_, {}));
+  int64_t fetched = 0, computed = 0;
+  for (size_t i = 0; i < training.num_workers(); ++i) {
+    fetched += training.worker(i).rows_fetched();
+    computed += training.worker(i).rows_computed();
+  }
+  if (fetched > 0) stretch.cached = static_cast<double>(fetched) / static_cast<double>(fetched + computed);
+}
+
+void Succession::decide(const IntervalReport& report) {
+  const plan::FreezeDecision decision = decide_freezing(now_.job.elastic, now_.training->layers(), report.decision,
+                                                        report.squares, report.test_loss, freezing_);
+  if (freezing_.next < 0) {
+    observer_.on_note(fmt::format("step {}: {} of {} layers stay frozen: {}", report.decision.at, freezing_.frozen,
+                                  now_.training->layers(), decision.why));
+    return;
+  }
+  Transition& transition = transitions_.emplace_back();
+  transition.why = decision.why;
+  transition.squares = report.squares;
+  prepare();
+}
+
+// The next training, ready but for its state; planned and made while this one goes on. Where there are several
+// processes it is only planned: they wait for each other while they make theirs.
+void Succession::prepare() {
+  next_plan_ = std::async(std::launch::async, [this, now = now_.job, frozen = freezing_.next] {
+                 return planner_(now, frozen);
+               }).share();
+  if (process_.size() > 1) return;
+  std::shared_ptr<const PrefixCache> cache = caches_ ? caches_->next(freezing_.next, freezing_.boundary) : nullptr;
+  next_ = std::async(std::launch::async, [this, plan = next_plan_, cache = std::move(cache)] {
+    Part part;
+    part.job = plan.get().job;
+    part.process = comm::make_local_process();
+    part.training = std::make_unique<Training>(part.job, *part.process, limit_, OnMeasure(), StateReader(),
+                                               Parameters::Later, cache);
+    return part;
+  });
+}
+
+// At the boundary: whether there is a next training. Where there is none, this one goes on as it is.
+bool Succession::can_hand_over() {
+  std::string why;
+  try {
+    const auto began = std::chrono::steady_clock::now();
+    next_plan_.get();
+    if (next_.valid()) ready_ = next_.get();
+    transitions_.back().waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    return true;
+  } catch (const std::invalid_argument& error) {
+    why = error.what();
+  }
+  observer_.on_note(fmt::format("layers 1 to {} cannot be frozen: {}", freezing_.next, why));
+  if (next_.valid()) next_ = {};
+  freezing_.next = -1;
+  freezing_.boundary = -1;
+  transitions_.pop_back();
+  return false;
+}
+
+void Succession::hand_over(const TrainingResult& result) {
+  const bool leads = process_.rank() == 0;
+  end_stretch();
+  if (process_.size() == 1) {
+    Part next = std::move(ready_);
+    next.training->take_over(*now_.training);
+    if (last_.valid()) last_.get();
+    // To give memory back takes time, and nobody waits for it.
+    last_ = std::async(std::launch::async, [old = std::make_shared<Part>(std::move(now_))] {
+      old->training.reset();
+      old->process.reset();
+    });
+    now_ = std::move(next);
+  } else {
+    const std::string job = process_.broadcast(leads ? job::to_yaml(next_plan_.get().job) : std::string());
+    state::State state = now_.training->state();
+    now_.training.reset();
+    const std::string bytes = process_.broadcast(leads ? state::to_bytes(state) : std::string());
+    if (!leads) state = state::state_from_bytes(bytes);
+    now_.job = leads ? next_plan_.get().job : job::parse_job(job, "plan", {});
+    now_.training = std::make_unique<Training>(now_.job, process_, limit_, OnMeasure(),
+                                               [&](const Session::Wanted&) { return std::move(state); });
+  }
+  observer_.saves_first = result.save_is_due;
+  observer_.saves_best_first = result.best_is_due;
+  if (!leads) return;
+  apply_freezing(freezing_);
+  Transition& transition = transitions_.back();
+  transition.step = result.steps;
+  const NextPlan& plan = next_plan_.get();
+  transition.plan = plan.words;
+  transition.predicted_step_s = plan.predicted_step_s;
+  transition.predicted_before_s = plan.predicted_before_s;
+  transition.pause_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - busy_until_).count();
+  observer_.on_note(fmt::format("step {}: layers 1 to {} of {} stand still ({}); {}paused {:.0f} ms", transition.step,
+                                freezing_.frozen, now_.training->layers(), transition.why,
+                                transition.plan.empty() ? "" : transition.plan + "; ", transition.pause_s * 1e3));
+}
+
+void Succession::take(const TrainingResult& result) {
+  TrainingResult sum = result;
+  sum.own_steps += total_.own_steps;
+  sum.own_samples += total_.own_samples;
+  sum.train_s += total_.train_s;
+  sum.data_wait_s += total_.data_wait_s;
+  sum.save_wait_s += total_.save_wait_s;
+  sum.failed_saves.insert(sum.failed_saves.begin(), total_.failed_saves.begin(), total_.failed_saves.end());
+  if (!sum.evaluation) sum.evaluation = total_.evaluation;
+  total_ = std::move(sum);
+}
+
+}  // namespace millrace::runtime

@@ -1,0 +1,100 @@
+// A run whose layers freeze: one training after another, each with more layers that stand still and with the plan that
+// suits it. At a boundary the state goes from one to the next by global names, as it would through a checkpoint; what
+// was trained, and how, is the same whatever plans were used. While a training has a while to go the next one is made
+// ready beside it, so that only the state's way from one to the other is waited for.
+#pragma once
+
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/comm/process.h"
+#include "millrace/plan/freeze_rule.h"
+#include "millrace/runtime/training.h"
+
+namespace millrace::runtime {
+
+// The job of the next training, and what is expected of it.
+struct NextPlan {
+  job::Job job;
+  std::string words;              // "1f1b, 4 micro-batches, stages on 0:0 | 0:1"
+  double predicted_step_s = 0;    // 0: nothing was predicted
+  double predicted_before_s = 0;  // of the plan there is, with the same layers frozen
+};
+
+// One training of the run.
+struct Stretch {
+  int64_t first_step = 0, steps = 0;
+  int frozen = 0;
+  int stages = 0, workers = 0;
+  double step_s = 0;  // median
+  double cached = 0;  // of its samples, the share whose frozen layers were not computed
+};
+
+// From one training to the next.
+struct Transition {
+  int64_t step = 0;  // the first of the next training
+  std::string why;
+  std::string plan;               // in words; empty: as before
+  std::vector<double> squares;    // that were decided by
+  double pause_s = 0;             // between the end of the one and the beginning of the other
+  double waited_s = 0;            // of it, until the next training was ready
+  double predicted_step_s = 0;    // 0: nothing was predicted
+  double predicted_before_s = 0;  // of the plan there was, with the same layers frozen
+};
+
+class Succession {
+ public:
+  // On process 0: the job with so many layers frozen. Throws std::invalid_argument where there is no way to run it.
+  using Planner = std::function<NextPlan(const job::Job& now, int frozen)>;
+
+  // `freezing`: where a run that goes on from a checkpoint stands.
+  // `caches`: where elastic.cache is on; the first training has its first.
+  Succession(std::unique_ptr<Training> first, const job::Job& job, comm::Process& process, const MachineLimit& limit,
+             Planner planner, const plan::FreezeState& freezing, std::shared_ptr<PrefixCaches> caches = {});
+  ~Succession();
+
+  // Together with all other processes.
+  TrainingResult run(const Observer& observer);
+
+  Training& training() { return *now_.training; }  // the last
+  const job::Job& job() const { return now_.job; }
+  // The trainings of the run, and what lies between them: one fewer.
+  const std::vector<Stretch>& stretches() const { return stretches_; }
+  const std::vector<Transition>& transitions() const { return transitions_; }
+
+ private:
+  struct Part {
+    job::Job job;
+    std::unique_ptr<comm::Process> process;  // its own, where all workers are threads of this one
+    std::unique_ptr<Training> training;
+  };
+  void decide(const IntervalReport& report);
+  void prepare();
+  bool can_hand_over();
+  void hand_over(const TrainingResult& result);
+  void take(const TrainingResult& result);
+  void take_step(const StepReport& step);
+  void end_stretch();
+
+  comm::Process& process_;
+  const MachineLimit limit_;
+  const Planner planner_;
+  const std::shared_ptr<PrefixCaches> caches_;
+  Observer observer_;
+  plan::FreezeState freezing_;
+  Part now_;
+  std::shared_future<NextPlan> next_plan_;
+  std::future<Part> next_;
+  Part ready_;
+  std::future<void> last_;  // the end of the training before
+  TrainingResult total_;
+  std::vector<Stretch> stretches_;
+  std::vector<Transition> transitions_;               // the last may be still to come
+  std::vector<double> step_s_;                        // of the training that runs
+  std::chrono::steady_clock::time_point busy_until_;  // the last step or evaluation that was told of
+};
+
+}  // namespace millrace::runtime

@@ -1,0 +1,64 @@
+// A run whose layers freeze, as a user starts it.
+#include <gmock/gmock.h>
+
+#include "cli/command_runner.h"
+
+namespace millrace::cli {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kJob = R"(name: freezing
+batch: 8
+steps: 12
+threads: 1
+seed: 5
+device: reference
+model: {name: alexnet_small, classes: 10, image_size: 17}
+data: {kind: generated, train_samples: 26, test_samples: 5}
+elastic: {freeze: schedule, alpha: 0.4, every: 1 epoch}
+)";
+
+class ElasticCommand : public CommandTest {
+ protected:
+  void SetUp() override { write("job.yaml", kJob); }
+};
+
+TEST_F(ElasticCommand, LeavesWhatFrozeAsTextAndPicture) {
+  const Outcome outcome = run({"train", "job.yaml", "--out", "run"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("interval 2 of the schedule"));
+  const nlohmann::json course = json("run/elastic.json");
+  EXPECT_EQ(course.at("layers"), 7);
+  ASSERT_EQ(course.at("stretches").size(), 3u);
+  EXPECT_EQ(course.at("transitions").size(), 2u);
+  EXPECT_EQ(course["stretches"][0]["frozen"], 0);
+  EXPECT_EQ(course["stretches"][1]["frozen"], 3);
+  EXPECT_EQ(course["stretches"][2]["frozen"], 5);
+  EXPECT_EQ(course["stretches"][2]["first_step"], 8);
+  EXPECT_THAT(read("run/elastic.svg"), HasSubstr("freezing: what froze when"));
+}
+
+TEST_F(ElasticCommand, ACacheOnDiskAndInHalfPrecisionAreUsedAndLeaveNothing) {
+  const std::vector<std::string> cache = {"elastic.cache=on", "elastic.cache_gib=0", "elastic.cache_disk_gib=0.1",
+                                          "elastic.cache_dir=scratch"};
+  ASSERT_EQ(run({"train", "job.yaml", "--out", "plain"}).exit_code, 0);
+  const Outcome kept = run({"train", "job.yaml", "--out", "kept"}, cache);
+  ASSERT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_TRUE(read("kept/model.safetensors") == read("plain/model.safetensors"));
+  EXPECT_TRUE(std::filesystem::is_empty(path("scratch")));
+  std::vector<std::string> half = cache;
+  half.emplace_back("elastic.cache_precision=fp16");
+  ASSERT_EQ(run({"train", "job.yaml", "--out", "half"}, half).exit_code, 0);
+}
+
+TEST_F(ElasticCommand, AModelWithoutLayersIsRefused) {
+  const Outcome outcome =
+      run({"train", "job.yaml", "--out", "run"}, {"model.name=bag_of_tokens", "data.kind=synthetic"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("bag_of_tokens has no layers that could be frozen; write elastic.freeze: off"));
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+}
+
+}  // namespace
+}  // namespace millrace::cli
