@@ -1,4 +1,4 @@
-// millrace convert: a stored set of pictures in another form, or a text as a file of tokens.
+// millrace convert: a stored set of pictures in another form, a text as a file of tokens, or another system's job.
 #include "millrace/data/files/convert.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,10 @@
 #include "millrace/data/image/decode.h"
 #include "millrace/data/image/resize.h"
 #include "millrace/data/text/write_tokens.h"
+#include "millrace/job/pipetransformer.h"
+#include "millrace/job/reader.h"
 #include "millrace/report/progress.h"
+#include "millrace/report/run_directory.h"
 #include "millrace/report/table.h"
 #include "millrace/report/units.h"
 
@@ -122,26 +125,63 @@ void convert_set(const ConvertArguments& arguments) {
   if (left_out > 0) fmt::print("all of them are listed in {}/convert.json\n", arguments.destination);
 }
 
+struct ConvertJobArguments {
+  std::string source, destination;
+  job::Machines machines;
+};
+
+void convert_job(const ConvertJobArguments& arguments) {
+  report::check_file(arguments.destination, "JOB");
+  const job::ConvertedJob made = job::read_pipetransformer(arguments.source, arguments.machines);
+  std::string text =
+      fmt::format("# From PipeTransformer's {}.\n", std::filesystem::path(arguments.source).filename().string());
+  for (const std::string& note : made.notes) text += "# " + note + "\n";
+  report::write_file(arguments.destination, text + job::to_short_yaml(made.job));
+  fmt::print("{} written\n", arguments.destination);
+  for (const std::string& note : made.notes) fmt::print("  {}\n", note);
+}
+
+void declare_convert_job(CLI::App& convert, Action& action) {
+  auto arguments = std::make_shared<ConvertJobArguments>();
+  CLI::App* command = convert.add_subcommand("job", "Write a YAML file of PipeTransformer as a job");
+  command->add_option("SOURCE", arguments->source, "PipeTransformer's file")
+      ->required()
+      ->type_name("FILE")
+      ->check(not_empty("train_config.yaml"));
+  command->add_option("JOB", arguments->destination, "The job to write")
+      ->required()
+      ->type_name("FILE")
+      ->check(not_empty("job.yaml"));
+  command->add_option("--nodes", arguments->machines.nodes, "Machines, which its command line named")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--devices", arguments->machines.devices, "GPUs of each, likewise")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N")
+      ->capture_default_str();
+  command->callback([arguments, &action] { action = [arguments] { convert_job(*arguments); }; });
+}
+
 }  // namespace
 
 void declare_convert(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<ConvertArguments>();
   data::ConvertOptions& options = arguments->options;
-  CLI::App* command = app.add_subcommand("convert", "Write a set of pictures in another form, or text as tokens");
-  command->add_option("SOURCE", arguments->source, "The set: a folder or a file; a text or a .tsv")
-      ->required()
-      ->type_name("PATH");
+  CLI::App* command =
+      app.add_subcommand("convert", "Write a set of pictures in another form, text as tokens, or another system's job");
+  declare_convert_job(*command, action);
+  // Not for its subcommand, so they are not simply required().
+  command->add_option("SOURCE", arguments->source, "The set: a folder or a file; a text or a .tsv")->type_name("PATH");
   command
       ->add_option("DESTINATION", arguments->destination,
                    "A new folder, or one begun by the same conversion; a new file of tokens")
-      ->required()
       ->type_name("PATH")
       ->check(not_empty("imagenet-ofrecord"));
   const std::vector<std::string> kinds{"ofrecord", "image_folder", "cifar10", "cifar100"};
   std::vector<std::string> targets = kinds;
   targets.push_back("token_file");
   command->add_option("--to", arguments->to, "What to write: ofrecord, image_folder, cifar10, cifar100 or token_file")
-      ->required()
       ->check(CLI::IsMember(targets))
       ->type_name("KIND");
   command->option_defaults()->group("Pictures");
@@ -180,6 +220,10 @@ void declare_convert(CLI::App& app, Action& action) {
       "stopped\nwhen it is started again. Class names go to classes.txt, the folders' names or CIFAR's own file.\nA "
       "file of tokens has a [SEP] behind each sentence of a .tsv, or each text that ends with an empty line.");
   command->callback([arguments, command, &action] {
+    if (!command->get_subcommands().empty()) return;
+    for (const char* needed : {"SOURCE", "DESTINATION", "--to"}) {
+      if (command->get_option(needed)->count() == 0) throw CLI::RequiredError(needed);
+    }
     const bool text = arguments->to == "token_file";
     for (const CLI::Option* option : command->get_options()) {
       if (option->count() == 0 || option->get_group() != (text ? "Pictures" : "Text")) continue;

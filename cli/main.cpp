@@ -77,7 +77,7 @@ std::string explain(const CLI::App& app, const CLI::Error& error) {
     return explain_option(app, extras[0]) + (too_early ? "; options of a command follow it" : "");
   }
   if (!chosen.empty()) return explain(*chosen.front(), error);
-  if (has_commands) {
+  if (has_commands && app.get_require_subcommand_min() > 0) {
     std::vector<std::string> commands;
     for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
     const std::string of = app.get_parent() == nullptr ? "" : app.get_name() + ": ";

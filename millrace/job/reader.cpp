@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -166,9 +167,12 @@ Job read_job(const std::string& path, const std::vector<std::string>& sets) {
   return parse_job(read_small_file(path, "job file"), path, sets);
 }
 
-std::string to_yaml(const Job& job) {
+namespace {
+
+std::string to_yaml(const Job& job, const std::function<bool(const Field&)>& is_written) {
   std::string out, section;
   for (const Field& field : fields()) {
+    if (!is_written(field)) continue;
     if (field.section() != section) {
       section = field.section();
       out += section + ":\n";
@@ -176,6 +180,17 @@ std::string to_yaml(const Job& job) {
     out += fmt::format("{}{}: {}\n", section.empty() ? "" : "  ", field.leaf(), shown_value(field, job));
   }
   return out;
+}
+
+}  // namespace
+
+std::string to_yaml(const Job& job) {
+  return to_yaml(job, [](const Field&) { return true; });
+}
+
+std::string to_short_yaml(const Job& job) {
+  return to_yaml(job,
+                 [&job, defaults = Job()](const Field& field) { return field.write(job) != field.write(defaults); });
 }
 
 std::string describe_keys() {

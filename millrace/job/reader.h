@@ -15,6 +15,8 @@ Job parse_job(const std::string& yaml_text, const std::string& file_name, const 
 
 // Every key with its value; reads back equal.
 std::string to_yaml(const Job& job);
+// Only those whose value is not the default: as one would write it; reads back equal.
+std::string to_short_yaml(const Job& job);
 
 // A table of every key, its default and what it means.
 std::string describe_keys();
