@@ -7,7 +7,8 @@ namespace millrace::plan {
 using job::Mode;
 
 const std::vector<Published>& published_experiments() {
-  // PipeTransformer's elastic run stands here with the static pipeline it starts from.
+  // PipeTransformer's elastic run stands here with the static pipeline it starts from: one on each of two machines.
+  constexpr const char* kEightStages = "0:0,1:0.0:1,1:1.0:2,1:2.0:3,1:3.0:4,1:4.0:5,1:5.0:6,1:6.0:7,1:7";
   static const std::vector<Published> all{
       {"pd_alexnet_dp", "PipeDream", "alexnet", Mode::Dp, 1, 8, "0:0-7", "", true, 256, false, "TITAN V", 4679, 6925},
       {"pd_alexnet_pp", "PipeDream", "alexnet", Mode::PipeDream, 1, 8, "0:0-6.0:7", "", true, 256, false, "TITAN V",
@@ -51,18 +52,28 @@ const std::vector<Published>& published_experiments() {
        0, 17440.76},
       {"of_rn50_fp16_32", "OneFlow", "resnet50", Mode::Dp, 4, 8, "0:0-7,1:0-7,2:0-7,3:0-7", "", true, 256, true,
        "V100-SXM2-16GB", 0, 31958.78},
-      {"pt_vit_ddp_3gpu", "PipeTransformer", "vit_b_16", Mode::Dp, 2, 3, "", "", true, 64, false, "16 GB GPU", 14336,
-       260},
-      {"pt_vit_pipe_3gpu", "PipeTransformer", "vit_b_16", Mode::GPipe, 2, 3, "", "", true, 240, false, "16 GB GPU",
-       15360, 294},
-      {"pt_vit_ddp_4gpu", "PipeTransformer", "vit_b_16", Mode::Dp, 2, 4, "", "", true, 60, false, "16 GB GPU", 16384,
-       416},
-      {"pt_vit_pipe_4gpu", "PipeTransformer", "vit_b_16", Mode::GPipe, 2, 4, "", "", true, 320, false, "16 GB GPU",
-       15872, 326},
-      {"pt_vit_all", "PipeTransformer", "vit_b_16", Mode::GPipe, 2, 8, "", "", true, 320, false, "16 GB GPU", 0, 0},
-      {"pt_vit_nofreeze", "PipeTransformer", "vit_b_16", Mode::GPipe, 2, 8, "", "", true, 320, false, "16 GB GPU", 0,
-       0},
+      {"pt_vit_ddp_3gpu", "PipeTransformer", "vit_b_16", Mode::Dp, 2, 3, "0:0-2,1:0-2", "", true, 64, false,
+       "16 GB GPU", 14336, 260},
+      {"pt_vit_pipe_3gpu", "PipeTransformer", "vit_b_16", Mode::GPipe, 2, 3, "0:0,1:0.0:1,1:1.0:2,1:2", "", true, 240,
+       false, "16 GB GPU", 15360, 294, 4},
+      {"pt_vit_ddp_4gpu", "PipeTransformer", "vit_b_16", Mode::Dp, 2, 4, "0:0-3,1:0-3", "", true, 60, false,
+       "16 GB GPU", 16384, 416},
+      {"pt_vit_pipe_4gpu", "PipeTransformer", "vit_b_16", Mode::GPipe, 2, 4, "0:0,1:0.0:1,1:1.0:2,1:2.0:3,1:3", "",
+       true, 320, false, "16 GB GPU", 15872, 326, 8},
+      {"pt_vit_all", "PipeTransformer", "vit_b_16", Mode::GPipe, 2, 8, kEightStages, "", true, 320, false, "16 GB GPU",
+       0, 0, 8},
+      {"pt_vit_nofreeze", "PipeTransformer", "vit_b_16", Mode::GPipe, 2, 8, kEightStages, "", true, 320, false,
+       "16 GB GPU", 0, 0, 8},
   };
+  return all;
+}
+
+const std::vector<PublishedGain>& published_elastic_gains() {
+  static const std::vector<PublishedGain> all{{"1/2", 1. / 2, 3.86},
+                                              {"2/5", 2. / 5, 3.29},
+                                              {"1/3", 1. / 3, 2.83},
+                                              {"1/4", 1. / 4, 2.44},
+                                              {"1/5", 1. / 5, 2.04}};
   return all;
 }
 
@@ -70,7 +81,7 @@ job::Job job_of(const Published& experiment) {
   job::Job job;
   job.name = experiment.id;
   job.model.name = experiment.model;
-  job.model.classes = 1000;
+  job.model.classes = experiment.system == "PipeTransformer" ? 100 : 1000;
   job.model.image_size = 224;
   job.data.train_samples = 0;
   job.data.test_samples = 0;
@@ -81,6 +92,7 @@ job::Job job_of(const Published& experiment) {
   job.parallel.stage_weights = experiment.stage_weights;
   job.parallel.static_scheduling = experiment.static_scheduling;
   job.parallel.multi_buffer = experiment.static_scheduling;
+  job.parallel.microbatches = experiment.microbatches;
   job.batch = experiment.batch_per_gpu;
   if (experiment.mode == Mode::PipeDream) {
     job.parallel.replicas = job::Replicas::RoundRobin;
@@ -88,6 +100,7 @@ job::Job job_of(const Published& experiment) {
   } else if (!experiment.placement.empty()) {
     job.batch *= static_cast<int64_t>(job::parse_placement(experiment.placement)[0].size());
   }
+  if (experiment.mode == Mode::GPipe) job.parallel.balance = job::Balance::Flops;
   return job;
 }
 

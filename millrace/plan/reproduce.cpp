@@ -10,6 +10,7 @@
 #include "millrace/base/error.h"
 #include "millrace/graph/fuse.h"
 #include "millrace/model/model.h"
+#include "millrace/plan/project_elastic.h"
 #include "millrace/plan/roofline.h"
 
 namespace millrace::plan {
@@ -31,7 +32,10 @@ struct Gpu {
 const Gpu& gpu_of(const std::string& name) {
   static const Gpu kTitanV{"TITAN V", int64_t{12} << 30, {14.9e12, 653e9, 4, 0}, {110e12, 653e9, 2, 0}};
   static const Gpu kV100{"V100-SXM2-16GB", int64_t{16} << 30, {15.7e12, 900e9, 4, 0}, {125e12, 900e9, 2, 0}};
+  // PipeTransformer's paper names a Quadro RTX 5000.
+  static const Gpu kQuadro{"16 GB GPU", int64_t{16} << 30, {11.2e12, 448e9, 4, 0}, {89.2e12, 448e9, 2, 0}};
   if (name == kTitanV.name) return kTitanV;
+  if (name == kQuadro.name) return kQuadro;
   if (name == kV100.name) return kV100;
   fail_input("the GPU is only known as \"{}\"", name);
 }
@@ -45,18 +49,41 @@ constexpr LinkFigure kTitanNode{3.9e9, "PCIe tree without peer links"};
 constexpr LinkFigure kTitanNodes{3.9e9, "the node's figure: not told apart from it"};
 constexpr LinkFigure kV100Node{25e9, "one NVLink 2 a pair"};
 constexpr LinkFigure kV100Nodes{1.1e9, "InfiniBand 100 Gb/s shared by eight GPUs"};
+constexpr LinkFigure kQuadroNode{15.754e9, "PCIe 3.0 x16, as PipeTransformer's paper gives it"};
+constexpr LinkFigure kQuadroNodes{5e9, "InfiniBand, as PipeTransformer's paper gives it"};
 
-bool is_titan(const Published& experiment) { return experiment.gpu == "TITAN V"; }
+struct Links {
+  LinkFigure in_node, between_nodes;
+};
+Links links_of(const std::string& gpu) {
+  if (gpu == "TITAN V") return {kTitanNode, kTitanNodes};
+  if (gpu == "16 GB GPU") return {kQuadroNode, kQuadroNodes};
+  return {kV100Node, kV100Nodes};
+}
+
+// What one device does is known from rows of one device. Of PipeTransformer there are none. Data parallelism bounds
+// what a GPU does from below: the row with most for each is taken, as if its sums took no time of their own.
+bool calibrates(const Published& row) {
+  return row.samples_per_s > 0 && (row.gpus() == 1 || row.id == "pt_vit_ddp_4gpu");
+}
 
 // Convolutions are what libraries differ in, by algorithm and by shape; matrix products reach most of the peak.
 constexpr double kProductShare = 0.85;
 
-bool is_convolution(const profile::Operator& op) { return op.kind == "conv2d"; }
+bool is_transformer(const profile::Profile& profile) {
+  return std::any_of(profile.operators.begin(), profile.operators.end(),
+                     [](const profile::Operator& op) { return op.kind == "attention"; });
+}
+// What the calibrated share is of: a transformer's arithmetic is products.
+bool is_scaled(const profile::Operator& op, bool in_transformer) {
+  return op.kind == "conv2d" || (in_transformer && (op.kind == "linear" || op.kind == "attention"));
+}
 
-profile::Profile with_scale(profile::Profile profile, double convolution_factor) {
+profile::Profile with_scale(profile::Profile profile, double scaled_factor) {
   profile.step_s = 0;
+  const bool in_transformer = is_transformer(profile);
   for (profile::Operator& op : profile.operators) {
-    const double factor = is_convolution(op) ? convolution_factor : op.kind == "linear" ? 1 / kProductShare : 1;
+    const double factor = is_scaled(op, in_transformer) ? scaled_factor : op.kind == "linear" ? 1 / kProductShare : 1;
     for (profile::Seconds* pass : {&op.forward, &op.input_grad, &op.weight_grad}) pass->median *= factor;
     profile.step_s += op.seconds();
   }
@@ -69,18 +96,20 @@ profile::Profile roofline_of(const Published& experiment, int64_t rows) {
   return roofline_profile(graph::fuse(model::build(job.model, rows, 0)), experiment.half ? gpu.half_rates : gpu.rates);
 }
 
-// How much longer than their roofline a model's convolutions take on a GPU, by the single-device rows.
+// How much longer than their roofline a model's convolutions (a transformer's products) take on a GPU.
 class Scales {
  public:
   Scales() {
     for (const Published& row : published_experiments()) {
-      if (row.gpus() != 1 || row.samples_per_s <= 0) continue;
-      const double measured_s = row.batch_per_gpu / row.samples_per_s;
+      if (!calibrates(row)) continue;
+      const double measured_s = row.batch_per_gpu * row.gpus() / row.samples_per_s;
       const profile::Profile roofline = with_scale(roofline_of(row, row.batch_per_gpu), 1);
-      double convolutions_s = 0;
-      for (const profile::Operator& op : roofline.operators) convolutions_s += is_convolution(op) ? op.seconds() : 0;
-      const double others_s = roofline.step_s - convolutions_s;
-      of_model_[{row.gpu, row.half, row.model}] = (measured_s - others_s) / convolutions_s;
+      const bool in_transformer = is_transformer(roofline);
+      double scaled_s = 0;
+      for (const profile::Operator& op : roofline.operators)
+        scaled_s += is_scaled(op, in_transformer) ? op.seconds() : 0;
+      const double others_s = roofline.step_s - scaled_s;
+      of_model_[{row.gpu, row.half, row.model}] = (measured_s - others_s) / scaled_s;
     }
   }
 
@@ -99,9 +128,10 @@ class Scales {
     std::vector<Calibration> all;
     for (const auto& [key, factor] : of_model_) {
       const auto& [gpu, half, model] = key;
-      all.push_back(
-          {fmt::format("{} on {}, {}: convolutions' share of the roofline", model, gpu, half ? "fp16" : "fp32"),
-           1 / factor, "the single-device row"});
+      const bool in_transformer = model == "vit_b_16";
+      all.push_back({fmt::format("{} on {}, {}: {}' share of the roofline", model, gpu, half ? "fp16" : "fp32",
+                                 in_transformer ? "products" : "convolutions"),
+                     1 / factor, in_transformer ? "pt_vit_ddp_4gpu, its sums left out" : "the single-device row"});
     }
     return all;
   }
@@ -117,6 +147,10 @@ bool may_be_stale(const Published& experiment) {
 std::string likely_cause(const Published& row, const Scales& scales) {
   if (row.system == "PipeDream") {
     return "PipeDream ran on an early PyTorch over Gloo; its single-device speed was not published, OneFlow's is taken";
+  }
+  if (row.system == "PipeTransformer") {
+    return "its rows do not agree on what a GPU does: 43 samples/s in pt_vit_ddp_3gpu, 52 in pt_vit_ddp_4gpu, which is "
+           "taken, and 74 in pt_vit_pipe_3gpu by its own bubble of 2 in 6";
   }
   if (!scales.has(row))
     return "no single-device row of this model on this GPU: its share of the roofline on another is taken";
@@ -141,19 +175,24 @@ Prediction predict_as_it_ran(const Published& row, job::Job job, const graph::Gr
   return !row.static_scheduling || in_turn.step_s < ahead.step_s ? in_turn : ahead;
 }
 
+std::vector<profile::Profile> profiles_of(const Published& row, const Scales& scales) {
+  std::vector<profile::Profile> profiles;
+  for (int64_t rows : {int64_t{row.batch_per_gpu}, int64_t{row.batch_per_gpu} * row.gpus()}) {
+    if (!profiles.empty() && profiles.back().rows == rows) continue;
+    profiles.push_back(with_scale(roofline_of(row, rows), scales.factor(row)));
+  }
+  return profiles;
+}
+
 Reproduced reproduce_row(const Published& row, const Scales& scales, bool with_choice) {
   Reproduced made;
   made.published = row;
-  made.calibrates = row.gpus() == 1 && row.samples_per_s > 0;
+  made.calibrates = calibrates(row);
   try {
     const job::Job job = job_of(row);
     const graph::Graph graph = graph::fuse(model::build(job.model, 1, 0));
     const Cluster cluster = published_cluster(row);
-    std::vector<profile::Profile> profiles;
-    for (int64_t rows : {int64_t{row.batch_per_gpu}, int64_t{row.batch_per_gpu} * row.gpus()}) {
-      if (!profiles.empty() && profiles.back().rows == rows) continue;
-      profiles.push_back(with_scale(roofline_of(row, rows), scales.factor(row)));
-    }
+    const std::vector<profile::Profile> profiles = profiles_of(row, scales);
     const Prediction prediction = predict_as_it_ran(row, job, graph, profiles, cluster);
     made.samples_per_s = prediction.samples_per_s;
     made.memory_mib = *std::max_element(prediction.worker_bytes.begin(), prediction.worker_bytes.end()) / kMiB;
@@ -183,14 +222,12 @@ Cluster published_cluster(const Published& experiment) {
       cluster.devices.push_back({{node, device}, gpu.name, gpu.memory_bytes, 1});
     }
   }
-  const bool titan = is_titan(experiment);
+  const Links links = links_of(experiment.gpu);
   if (experiment.gpus_per_node > 1) {
-    const double rate = (titan ? kTitanNode : kV100Node).bytes_per_s;
-    cluster.levels.push_back({"node", experiment.gpus_per_node, rate, 10e-6, false});
+    cluster.levels.push_back({"node", experiment.gpus_per_node, links.in_node.bytes_per_s, 10e-6, false});
   }
   if (experiment.nodes > 1) {
-    const double rate = (titan ? kTitanNodes : kV100Nodes).bytes_per_s;
-    cluster.levels.push_back({"network", experiment.nodes, rate, 20e-6, false});
+    cluster.levels.push_back({"network", experiment.nodes, links.between_nodes.bytes_per_s, 20e-6, false});
   }
   return cluster;
 }
@@ -201,11 +238,18 @@ Reproduction reproduce(bool with_choices) {
   reproduction.calibration = scales.told();
   for (const auto& [cluster, figure] :
        {std::pair("TITAN V 8x1: GB/s of a sum", kTitanNode), std::pair("TITAN V 8x2: GB/s of a sum", kTitanNodes),
-        std::pair("V100 8x1: GB/s of a sum", kV100Node), std::pair("V100 8x2 and 8x4: GB/s of a sum", kV100Nodes)}) {
+        std::pair("V100 8x1: GB/s of a sum", kV100Node), std::pair("V100 8x2 and 8x4: GB/s of a sum", kV100Nodes),
+        std::pair("16 GB GPU: GB/s within a node", kQuadroNode),
+        std::pair("16 GB GPU: GB/s between nodes", kQuadroNodes)}) {
     reproduction.calibration.push_back({cluster, figure.bytes_per_s * 1e-9, figure.from});
   }
-  for (const Published& row : published_experiments())
+  for (const Published& row : published_experiments()) {
     reproduction.rows.push_back(reproduce_row(row, scales, with_choices));
+    if (row.id != "pt_vit_nofreeze" || !with_choices) continue;
+    for (const PublishedGain& gain : published_elastic_gains()) {
+      reproduction.elastic.push_back(project_elastic(row, gain, profiles_of(row, scales), published_cluster(row)));
+    }
+  }
   return reproduction;
 }
 

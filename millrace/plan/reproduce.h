@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "millrace/plan/planner.h"
+#include "millrace/plan/project_elastic.h"
 #include "millrace/plan/published.h"
 
 namespace millrace::plan {
@@ -35,6 +36,7 @@ struct Reproduced {
 struct Reproduction {
   std::vector<Calibration> calibration;
   std::vector<Reproduced> rows;
+  std::vector<ElasticProjection> elastic;  // of PipeTransformer's runs; with choices only
 };
 
 // `with_choices`: also what the planner would choose, which takes most of the time.

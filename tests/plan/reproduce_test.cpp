@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+
+#include "millrace/graph/fuse.h"
+#include "millrace/model/model.h"
+#include "millrace/plan/roofline.h"
 
 namespace millrace::plan {
 namespace {
@@ -35,6 +40,14 @@ TEST_F(Reproduce, DataParallelRowsAreWithinFifteenPercent) {
   }
 }
 
+TEST_F(Reproduce, RowsOfTransformersArePredictedFromOneOfThem) {
+  EXPECT_TRUE(rows().at("pt_vit_ddp_4gpu").calibrates);
+  EXPECT_NEAR(rows().at("pt_vit_ddp_4gpu").ratio().value(), 1, 0.01);
+  EXPECT_NEAR(rows().at("pt_vit_pipe_4gpu").ratio().value(), 1, 0.15);
+  // Eight stages and eight micro-batches leave more than a third of the time to bubbles.
+  EXPECT_LT(speed("pt_vit_nofreeze"), 2 * speed("pt_vit_ddp_4gpu") * 8 / 15 * 1.1);
+}
+
 TEST_F(Reproduce, SingleDeviceRowsAreMetByConstruction) {
   for (const char* id : {"of_alexnet_dp_1r_b256", "of_vgg_dp_1r_b32", "of_rn50_fp16_1"}) {
     EXPECT_TRUE(rows().at(id).calibrates) << id;
@@ -45,6 +58,32 @@ TEST_F(Reproduce, SingleDeviceRowsAreMetByConstruction) {
 TEST_F(Reproduce, StalenessByStageKeepsThePublishedOrder) {
   EXPECT_GT(speed("of_alexnet_ssp_8r_b256_10"), speed("of_alexnet_dp_8r_b256"));
   EXPECT_GT(speed("of_alexnet_dp_8r_b256"), speed("of_alexnet_ssp_8r_b256_3_false"));
+}
+
+TEST(ProjectElastic, EveryEpochHasThePlanOfWhatStillLearns) {
+  const auto& all = published_experiments();
+  const auto row =
+      std::find_if(all.begin(), all.end(), [](const Published& one) { return one.id == "pt_vit_nofreeze"; });
+  ASSERT_NE(row, all.end());
+  const graph::Graph graph = model::training_graph(job_of(*row), 1);
+  const std::vector<profile::Profile> profiles{
+      roofline_profile(graph::fuse(model::build(job_of(*row).model, 64, 0)), {5e12, 448e9, 4, 0})};
+  const ElasticProjection projected = project_elastic(*row, {"1/2", 0.5, 3.86}, profiles, published_cluster(*row));
+  ASSERT_EQ(projected.epochs.size(), 10u);
+  const std::vector<int> frozen{0, 6, 9, 11, 12, 12, 12, 12, 12, 12};
+  for (size_t i = 0; i < frozen.size(); ++i) {
+    const ProjectedEpoch& epoch = projected.epochs[i];
+    EXPECT_EQ(epoch.frozen, frozen[i]) << i;
+    EXPECT_EQ(epoch.kept, i == 0 ? 0 : frozen[i - 1]) << i;
+    if (i > 0) {
+      EXPECT_GE(epoch.samples_per_s, projected.epochs[i - 1].samples_per_s) << i;
+    }
+  }
+  EXPECT_EQ(projected.epochs[0].samples_per_s, projected.static_samples_per_s);
+  double seconds = 0;
+  for (const ProjectedEpoch& epoch : projected.epochs) seconds += 1 / epoch.samples_per_s;
+  EXPECT_NEAR(projected.gain(), 10 / projected.static_samples_per_s / seconds, 1e-9);
+  EXPECT_GT(projected.gain(), 3.86);
 }
 
 TEST_F(Reproduce, WhatIsFarOffHasACause) {
