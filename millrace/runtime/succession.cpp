@@ -9,6 +9,8 @@
 namespace millrace::runtime {
 namespace {
 
+constexpr size_t kStepsForGain = 20;  // after which the gain of a transition is told
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -66,6 +68,7 @@ TrainingResult Succession::run(const Observer& observer) {
 void Succession::take_step(const StepReport& step) {
   step_s_.push_back(step.seconds);
   busy_until_ = std::chrono::steady_clock::now();
+  if (!stretches_.empty() && step_s_.size() == kStepsForGain) tell_gain(step.step + 1);
 }
 
 // Of the training that has ended.
@@ -174,9 +177,25 @@ void Succession::hand_over(const TrainingResult& result) {
   transition.predicted_step_s = plan.predicted_step_s;
   transition.predicted_before_s = plan.predicted_before_s;
   transition.pause_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - busy_until_).count();
-  observer_.on_note(fmt::format("step {}: layers 1 to {} of {} stand still ({}); {}paused {:.0f} ms", transition.step,
-                                freezing_.frozen, now_.training->layers(), transition.why,
-                                transition.plan.empty() ? "" : transition.plan + "; ", transition.pause_s * 1e3));
+  std::string words = fmt::format("step {}: layers 1 to {} of {} stand still ({}); ", transition.step, freezing_.frozen,
+                                  now_.training->layers(), transition.why);
+  if (!transition.plan.empty()) words += transition.plan + "; ";
+  words += fmt::format("paused {:.0f} ms", transition.pause_s * 1e3);
+  if (transition.predicted_step_s > 0) {
+    words += fmt::format("; a step should now take {:.1f} ms", transition.predicted_step_s * 1e3);
+    if (transition.predicted_before_s > 0) {
+      words += fmt::format(", {:.1f} ms with the plan before", transition.predicted_before_s * 1e3);
+    }
+  }
+  observer_.on_note(words);
+}
+
+// Once it is known what a step takes after a transition: what came of it.
+void Succession::tell_gain(int64_t step) {
+  const double before_s = stretches_.back().step_s, now_s = median(step_s_);
+  if (!(before_s > 0 && now_s > 0)) return;
+  observer_.on_note(fmt::format("step {}: a step takes {:.1f} ms, {:.1f} ms before layers 1 to {} stood still: {:.2f}x",
+                                step, now_s * 1e3, before_s * 1e3, freezing_.frozen, before_s / now_s));
 }
 
 void Succession::take(const TrainingResult& result) {

@@ -77,6 +77,7 @@ class Succession {
   void hand_over(const TrainingResult& result);
   void take(const TrainingResult& result);
   void take_step(const StepReport& step);
+  void tell_gain(int64_t step);
   void end_stretch();
 
   comm::Process& process_;
