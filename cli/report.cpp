@@ -10,6 +10,7 @@
 #include "millrace/job/small_file.h"
 #include "millrace/report/run_directory.h"
 #include "millrace/report/side_by_side.h"
+#include "millrace/report/transitions.h"
 
 namespace millrace::cli {
 namespace {
@@ -26,6 +27,18 @@ nlohmann::json read_json(const std::filesystem::path& path, const char* what) {
   }
 }
 
+// What froze when, where layers did.
+std::string course_of(const std::filesystem::path& run) {
+  const std::filesystem::path file = run / "elastic.json";
+  if (!std::filesystem::exists(file)) return {};
+  try {
+    const std::string table = report::transitions_table(report::course_from_json(read_json(file, "course")));
+    return table.empty() ? "" : "\n" + table;
+  } catch (const nlohmann::json::exception&) {
+    fail_input("{}: not what millrace train writes; leave it as it was, or remove it", file.string());
+  }
+}
+
 void report_run(const ReportArguments& arguments) {
   const std::filesystem::path run(arguments.run);
   if (!std::filesystem::exists(run / "summary.json")) {
@@ -35,9 +48,10 @@ void report_run(const ReportArguments& arguments) {
   const nlohmann::json summary = read_json(run / "summary.json", "summary");
   const bool planned = std::filesystem::exists(run / "plan.json");
   const nlohmann::json plan = planned ? read_json(run / "plan.json", "plan") : nlohmann::json();
+  const std::string course = course_of(run);
   const nlohmann::ordered_json comparison = report::compare_run(summary, plan);
   if (!arguments.json.empty()) report::write_file(arguments.json, comparison.dump(2) + "\n");
-  fmt::print("{}", report::side_by_side(comparison));
+  fmt::print("{}{}", report::side_by_side(comparison), course);
   if (!planned) {
     fmt::print("\nThe run had no plan; parallel.mode: auto or millrace train --plan makes one.\n");
   }

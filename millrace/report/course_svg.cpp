@@ -24,7 +24,7 @@ class CoursePicture {
 
   std::string draw() {
     const double layer = std::clamp(240.0 / (course_.layers + 1), 6.0, 24.0);
-    const double layers = kTop + layer * (course_.layers + 1), height = layers + 270;
+    const double layers = kTop + layer * (course_.layers + 1), height = layers + 314;
     line(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0:.0f} {1:.0f}" width="{0:.0f}" height="{1:.0f}" )"
          R"(font-family="system-ui, sans-serif" font-size="13">)",
          kWidth, height);
@@ -39,11 +39,11 @@ class CoursePicture {
     draw_layers(layer);
     double y = layers + 18;
     y = bars(
-        y, 46, "devices", [](const Stretch& s) { return static_cast<double>(s.workers); }, "hsl(160,50%,45%)",
-        [](const Stretch& s) {
-          return fmt::format("{} stage{}, {} device{}", s.stages, s.stages == 1 ? "" : "s", s.workers,
-                             s.workers == 1 ? "" : "s");
-        });
+        y, 36, "stages", [](const Stretch& s) { return static_cast<double>(s.stages); }, "hsl(280,35%,55%)",
+        [](const Stretch& s) { return fmt::format("{}", s.stages); });
+    y = bars(
+        y, 36, "devices", [](const Stretch& s) { return static_cast<double>(s.workers); }, "hsl(160,50%,45%)",
+        [](const Stretch& s) { return fmt::format("{}", s.workers); });
     y = bars(
         y, 36, "from the cache", [](const Stretch& s) { return s.cached; }, "hsl(35,80%,55%)",
         [](const Stretch& s) { return s.cached > 0 ? fmt::format("{:.0f}%", 100 * s.cached) : std::string(); });

@@ -38,7 +38,24 @@ ordered_json to_json(const Course& course) {
                            {"predicted_step_ms", t.predicted_step_s * 1e3},
                            {"predicted_step_ms_before", t.predicted_before_s * 1e3}});
   }
-  return {{"layers", course.layers}, {"stretches", stretches}, {"transitions", transitions}};
+  return {{"name", course.name}, {"layers", course.layers}, {"stretches", stretches}, {"transitions", transitions}};
+}
+
+Course course_from_json(const nlohmann::json& json) {
+  Course course{json.at("name"), json.at("layers"), {}, {}};
+  for (const auto& s : json.at("stretches")) {
+    course.stretches.push_back({s.at("first_step"), s.at("steps"), s.at("frozen"), s.at("stages"), s.at("workers"),
+                                s.at("step_ms").get<double>() * 1e-3, s.at("cached_share")});
+  }
+  for (const auto& t : json.at("transitions")) {
+    std::vector<double> squares;
+    for (const double norm : t.at("gradient_norms")) squares.push_back(norm * norm);
+    course.transitions.push_back(
+        {t.at("step"), t.at("why"), t.at("plan"), squares, t.at("pause_ms").get<double>() * 1e-3,
+         t.at("waited_for_next_ms").get<double>() * 1e-3, t.at("predicted_step_ms").get<double>() * 1e-3,
+         t.at("predicted_step_ms_before").get<double>() * 1e-3});
+  }
+  return course;
 }
 
 std::string transitions_table(const Course& course) {

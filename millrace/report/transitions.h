@@ -13,12 +13,14 @@ namespace millrace::report {
 struct Course {
   std::string name;
   int layers = 0;
-  const std::vector<runtime::Stretch>& stretches;
-  const std::vector<runtime::Transition>& transitions;
+  std::vector<runtime::Stretch> stretches;
+  std::vector<runtime::Transition> transitions;
 };
 
 // elastic.json of the run directory.
 nlohmann::ordered_json to_json(const Course& course);
+// Throws nlohmann's exceptions for what to_json has not written.
+Course course_from_json(const nlohmann::json& json);
 
 // A table for people; empty where nothing froze.
 std::string transitions_table(const Course& course);

@@ -37,6 +37,13 @@ TEST_F(ElasticCommand, LeavesWhatFrozeAsTextAndPicture) {
   EXPECT_EQ(course["stretches"][2]["frozen"], 5);
   EXPECT_EQ(course["stretches"][2]["first_step"], 8);
   EXPECT_THAT(read("run/elastic.svg"), HasSubstr("freezing: what froze when"));
+  // The report has the table of the run once more.
+  const std::string table = outcome.out.substr(outcome.out.find("from step"));
+  const Outcome reported = run({"report", "run"});
+  EXPECT_EQ(reported.exit_code, 0) << reported.err;
+  EXPECT_THAT(reported.out, HasSubstr(table));
+  write("run/elastic.json", "{}");
+  EXPECT_EQ(run({"report", "run"}).exit_code, 2);
 }
 
 TEST_F(ElasticCommand, ACacheOnDiskAndInHalfPrecisionAreUsedAndLeaveNothing) {
