@@ -1,13 +1,17 @@
 #include "cli/elastic.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "cli/planning.h"
+#include "cli/together.h"
 #include "millrace/base/error.h"
+#include "millrace/data/dataset.h"
 #include "millrace/model/model.h"
 #include "millrace/plan/planner.h"
 
@@ -149,6 +153,32 @@ class ElasticPlanner {
 runtime::Succession::Planner elastic_planner(const job::Job& job, const comm::Process& process) {
   const auto planner = std::make_shared<ElasticPlanner>(job, process);
   return [planner](const job::Job& now, int frozen) { return planner->next(now, frozen); };
+}
+
+std::shared_ptr<runtime::PrefixCaches> make_caches(std::unique_ptr<comm::Process>& process, const job::Job& job) {
+  const auto from_all = [&](const std::string& mine) {
+    std::vector<std::string> lines;
+    std::istringstream all(process->broadcast(fmt::format("{}\n", fmt::join(process->gather(mine), "\n"))));
+    for (std::string line; std::getline(all, line);) lines.push_back(line);
+    return lines;
+  };
+  const auto make = [&](const std::string& ticket) {
+    return std::make_shared<runtime::PrefixCaches>(
+        job, data::make_dataset(job, data::Split::Train)->size(),
+        [](const std::string& line) { fmt::print(stderr, "{}\n", line); }, /*always=*/false, ticket);
+  };
+  const std::vector<std::string> hosts = from_all(comm::host_name());
+  const auto first = static_cast<size_t>(std::find(hosts.begin(), hosts.end(), comm::host_name()) - hosts.begin());
+  std::shared_ptr<runtime::PrefixCaches> caches;
+  const bool makes = first == static_cast<size_t>(process->rank());
+  together(process, [&] {
+    if (makes) caches = make("");
+  });
+  const std::vector<std::string> tickets = from_all(makes ? caches->ticket() : std::string());
+  together(process, [&] {
+    if (!makes) caches = make(tickets[first]);
+  });
+  return caches;
 }
 
 plan::FreezeState first_freezing(const job::Job& job) {

@@ -340,7 +340,7 @@ int train(const TrainArguments& arguments) {
       start.resumed ? std::filesystem::absolute(start.resumed->checkpoint.directory).string() : std::string());
   const MemoryMeter memory(job);
   std::unique_ptr<runtime::Training> training;
-  std::shared_ptr<runtime::PrefixCaches> caches;
+  const std::shared_ptr<runtime::PrefixCaches> caches = job.elastic.cache ? make_caches(process, job) : nullptr;
   together(
       process,
       [&] {
@@ -352,17 +352,6 @@ int train(const TrainArguments& arguments) {
           };
         }
         const plan::FreezeState freezing = freezing_of(start, job);
-        if (job.elastic.cache) {
-          if (process->size() > 1) {
-            fail_input(
-                "elastic.cache is on and {} processes were started; what is kept is shared by threads: start one "
-                "process, or write elastic.cache: off",
-                process->size());
-          }
-          caches = std::make_shared<runtime::PrefixCaches>(
-              job, data::make_dataset(job, data::Split::Train)->size(),
-              [](const std::string& line) { fmt::print(stderr, "{}\n", line); });
-        }
         training = std::make_unique<runtime::Training>(job, *process, machine_limit(job), announce, reader,
                                                        runtime::Parameters::Now,
                                                        caches ? caches->next(freezing.frozen, 0) : nullptr);

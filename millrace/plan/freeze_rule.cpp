@@ -89,7 +89,8 @@ std::optional<Decision> next_decision(const job::Elastic& elastic, double steps_
                                       int64_t from) {
   if (elastic.freeze == job::Freeze::Off) return std::nullopt;
   const int64_t interval = interval_steps(elastic.every, steps_per_epoch);
-  const int64_t lead = std::min(interval / 4, std::max<int64_t>(1, interval / 20));
+  constexpr int64_t kLeastLead = 3;  // steps: a step is rarely long enough to make a training ready
+  const int64_t lead = std::min(interval / 4, std::max(kLeastLead, interval / 20));
   const int64_t number = (from + lead + interval - 1) / interval;
   const int64_t boundary = std::max<int64_t>(1, number) * interval;
   if (boundary >= total_steps) return std::nullopt;

@@ -15,7 +15,7 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 }  // namespace
 
 PrefixCaches::PrefixCaches(const job::Job& job, int64_t num_samples, std::function<void(const std::string&)> on_note,
-                           bool always)
+                           bool always, const std::string& ticket)
     : num_samples_(num_samples), always_(always) {
   if (data::changes_with_epoch(job)) {
     fail_input(
@@ -33,7 +33,8 @@ PrefixCaches::PrefixCaches(const job::Job& job, int64_t num_samples, std::functi
   const bool is_wide = job.precision == job::Precision::Fp32 || job.precision == job::Precision::Tf32;
   options.storage = job.elastic.cache_half && is_wide ? cache::Storage::Half : cache::Storage::AsGiven;
   budget_bytes_ = options.memory_bytes + options.disk_bytes;
-  store_ = std::make_shared<cache::ActivationCache>(options, std::move(on_note));
+  store_ = ticket.empty() ? std::make_shared<cache::ActivationCache>(options, std::move(on_note))
+                          : std::make_shared<cache::ActivationCache>(ticket, std::move(on_note));
 }
 
 std::shared_ptr<const PrefixCache> PrefixCaches::next(int frozen, int64_t since) {

@@ -41,8 +41,10 @@ class PrefixCaches {
  public:
   // Refuses data that looks different in every epoch. `on_note`: for the user, from any thread.
   // `always`: fetched even where computing would be faster, so that what happens does not depend on the clock.
+  // `ticket`: of a process of this host that has the store already; empty: it is made here.
   PrefixCaches(const job::Job& job, int64_t num_samples, std::function<void(const std::string&)> on_note,
-               bool always = false);
+               bool always = false, const std::string& ticket = {});
+  const std::string& ticket() const { return store_->ticket(); }
 
   // For a training with so many frozen layers, as they are from step `since` on; null: nothing is frozen.
   std::shared_ptr<const PrefixCache> next(int frozen, int64_t since);

@@ -163,8 +163,10 @@ void Succession::hand_over(const TrainingResult& result) {
     const std::string bytes = process_.broadcast(leads ? state::to_bytes(state) : std::string());
     if (!leads) state = state::state_from_bytes(bytes);
     now_.job = leads ? next_plan_.get().job : job::parse_job(job, "plan", {});
-    now_.training = std::make_unique<Training>(now_.job, process_, limit_, OnMeasure(),
-                                               [&](const Session::Wanted&) { return std::move(state); });
+    const auto cache = caches_ ? caches_->next(now_.job.model.frozen, state.step) : nullptr;
+    now_.training = std::make_unique<Training>(
+        now_.job, process_, limit_, OnMeasure(), [&](const Session::Wanted&) { return std::move(state); },
+        Parameters::Now, cache);
   }
   observer_.saves_first = result.save_is_due;
   observer_.saves_best_first = result.best_is_due;

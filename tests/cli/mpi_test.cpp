@@ -31,6 +31,11 @@ std::vector<std::string> freezing() {
   return sets;
 }
 
+// Replicas that share what they keep, and give each other what each has not met.
+std::vector<std::string> keeping() {
+  return {"parallel.placement=0:0-1", "steps=24", "elastic.freeze=schedule", "elastic.alpha=0.6", "elastic.cache=on"};
+}
+
 const std::vector<Spread> kSpreads{
     {"OneFOneB2", 2, pipeline("1f1b", "0:0.0:1", 50), true},
     {"OneFOneB3", 3, pipeline("1f1b", "0:0.0:1.0:2"), true},
@@ -42,6 +47,7 @@ const std::vector<Spread> kSpreads{
     {"PipeDream", 3, {"parallel.mode=pipedream", "parallel.placement=0:0-1.0:2", "parallel.replicas=round_robin"}},
     {"Ssp3", 3, {"parallel.mode=ssp", "parallel.placement=0:0.0:1.0:2"}},
     {"Freezing", 3, freezing(), true},
+    {"Keeping", 2, keeping()},
 };
 
 int count(const std::string& text, const std::string& part) {
