@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -81,10 +82,31 @@ class ElasticPlanner {
     next.words = to_text(*best);
     next.predicted_step_s = best->prediction.step_s;
     next.predicted_before_s = as_before ? as_before->prediction.step_s : 0;
+    if (now.elastic.grows) grow(now, *best, next);
     return next;
   }
 
  private:
+  // The batch of a replica stays, where the memory for it is there; the rate follows the whole.
+  void grow(const job::Job& now, const Candidate& chosen, runtime::NextPlan& next) const {
+    const int replicas = chosen.plan.pipeline.num_replicas(0);
+    const int before =
+        plan::make_plan(now, model::training_graph(now, 1), first_.pipeline.num_workers).pipeline.num_replicas(0);
+    if (replicas == before || now.batch * replicas % before != 0) return;
+    runtime::NextPlan grown = next;
+    grown.job.batch = now.batch * replicas / before;
+    const double growth = static_cast<double>(replicas) / before;
+    const double factor = now.optimizer.kind == job::Algorithm::Sgd ? growth : std::sqrt(growth);
+    grown.job.optimizer.lr *= factor;
+    grown.job.schedule.end_lr *= factor;
+    const std::optional<Candidate> made = candidate(grown.job, model::training_graph(grown.job, 1));
+    if (!made || !made->fits()) return;
+    grown.predicted_step_s = made->prediction.step_s;
+    grown.predicted_before_s = 0;  // its steps were of another size
+    grown.words += fmt::format("; batch {} instead of {}, lr x {:.3g}", grown.job.batch, now.batch, factor);
+    next = std::move(grown);
+  }
+
   // The planner may use those the job names, no others.
   void keep_devices() {
     const size_t named = first_.devices.size(), there = cluster_.devices.size();

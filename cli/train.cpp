@@ -64,11 +64,9 @@ class Watcher {
   Watcher(const job::Job& job, comm::Process& process, const runtime::Training& training,
           const report::RunDirectory& directory)
       : model_(job.model),
-        steps_per_epoch_(training.steps_per_epoch()),
-        total_steps_(training.total_steps()),
         figure_names_(training.figure_names()),
-        log_(directory, {training.first_step(), static_cast<double>(training.first_step()) / training.steps_per_epoch(),
-                         training.begins_with_evaluation()}),
+        log_(directory,
+             {training.first_step(), training.epoch_at(training.first_step()), training.begins_with_evaluation()}),
         checkpoints_(std::filesystem::absolute(directory.path() / "checkpoints")),
         shows_epochs_(job.data.train_samples > 0),
         end_request_(process, [this](const std::string& line) { progress_.note(line); }) {
@@ -101,11 +99,12 @@ class Watcher {
     shown_.loss = keep * shown_.loss.value_or(0) + (1 - keep) * step.metrics.loss();
     shown_.accuracy = keep * shown_.accuracy.value_or(0) + (1 - keep) * accuracy;
     if (shows_epochs_) {
-      shown_.epoch = static_cast<int64_t>(static_cast<double>(step.step) / steps_per_epoch_) + 1;
+      shown_.epoch = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(step.epoch - 1e-9)));
     }
     shown_.step = step.step + 1;
+    shown_.steps = step.total_steps;
     shown_.samples_per_s = pace_.samples_per_s();
-    shown_.seconds_left = pace_.seconds_left(total_steps_ - step.step - 1);
+    shown_.seconds_left = pace_.seconds_left(step.total_steps - step.step - 1);
     append({{"step", step.step},
             {"epoch", step.epoch},
             {"loss", step.metrics.loss()},
@@ -140,8 +139,6 @@ class Watcher {
 
   const job::Model& model_;
   // Trainings come and go; these stay.
-  const double steps_per_epoch_;
-  const int64_t total_steps_;
   const std::vector<std::string> figure_names_;
   report::MetricsLog log_;
   bool log_failed_ = false;

@@ -311,6 +311,9 @@ std::vector<Field> make_fields() {
                 &Job::elastic, &E::cache_dir),
       choice<bool>("elastic.cache_precision", {{"as_computed", false}, {"fp16", true}}, {},
                    "cache: fp16 takes half the room, and rounds", &Job::elastic, &E::cache_half),
+      choice<bool>("elastic.batch", {{"fixed", false}, {"grow", true}}, {},
+                   "dp: grow: the batch of a replica stays, and lr follows the whole: in proportion (sgd), by the root",
+                   &Job::elastic, &E::grows),
       number<double>("elastic.guard", positive_or_zero, "0.05",
                      "a test loss so much above the best, as a share of it, takes the last freezing back; 0: never",
                      &Job::elastic, &E::guard),
@@ -361,8 +364,8 @@ bool is_section(std::string_view key) {
 
 std::string advice_for_unknown_key(const std::string& key) {
   const auto [section, leaf] = split(key);
-  // Likeliest first: a key that only one other place has, a key or section of the same place, both parts a little off,
-  // nearly the right key in the wrong place.
+  // Likeliest first: a key that only one other place has, or the top; a key or section of the same place, both parts a
+  // little off, nearly the right key in the wrong place.
   std::vector<std::string> same, beside, both_near, elsewhere, names_beside;
   for (const Field& field : fields()) {
     const auto [its_section, its_leaf] = split(field.key);
@@ -373,7 +376,8 @@ std::string advice_for_unknown_key(const std::string& key) {
     if (is_near(leaf, its_leaf)) elsewhere.push_back(field.key);
     if (leaf == its_leaf) same.push_back(field.key);
   }
-  if (same.size() == 1) return fmt::format("did you mean \"{}\"?", same[0]);
+  const bool is_top = std::find(same.begin(), same.end(), leaf) != same.end();
+  if (same.size() == 1 || is_top) return fmt::format("did you mean \"{}\"?", is_top ? std::string(leaf) : same[0]);
   for (const auto& candidates : {beside, both_near}) {
     if (const std::string near = nearest(key, candidates); !near.empty())
       return fmt::format("did you mean \"{}\"?", near);

@@ -242,6 +242,7 @@ struct Elastic {
   double cache_disk_gib = 0;                 // on the disk, for what memory does not hold
   std::string cache_dir = {};                // on which disk; empty: the system's temporary directory
   bool cache_half = false;                   // kept with sixteen bits
+  bool grows = false;                        // the batch, with the number of replicas
   double guard = 0;  // a test loss so much above the best, as a share of it, takes the last freezing back; 0: never
   bool operator==(const Elastic&) const = default;
 };

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "millrace/base/error.h"
 #include "millrace/job/fields.h"
 #include "millrace/job/validate.h"
@@ -39,6 +41,12 @@ void check_switches(const Job& job, const std::string& where) {
         "elastic.cache_gib: 2",
         where);
   }
+  if (elastic.grows && !elastic.dp) {
+    fail_input(
+        "{}: elastic.batch is grow and elastic.dp off: a batch grows with its replicas only; write elastic.dp: on, or "
+        "elastic.batch: fixed",
+        where);
+  }
   if (elastic.guard > 0 && !freezes) {
     fail_input("{}: elastic.guard is {} and elastic.freeze off: there is nothing to take back; write elastic.guard: 0",
                where, elastic.guard);
@@ -57,6 +65,13 @@ void validate_elastic(const Job& job, const std::string& where) {
         "{}: elastic.every is {}; what freezes when must not depend on the clock: write e.g. 1 epoch, or 500 "
         "steps",
         where, find_field("elastic.every")->write(job));
+  }
+  const bool whole_epochs = unit == Period::Unit::Epochs && elastic.every.count == std::floor(elastic.every.count);
+  if (elastic.grows && (!whole_epochs || job.steps > 0)) {
+    fail_input(
+        "{}: elastic.batch is grow, elastic.every {} and steps {}; steps of another size begin with an epoch: write "
+        "elastic.every: 1 epoch, and epochs instead of steps",
+        where, find_field("elastic.every")->write(job), job.steps);
   }
   const Mode mode = job.parallel.mode;
   if (mode == Mode::PipeDream || mode == Mode::Ssp || job.parallel.stale) {

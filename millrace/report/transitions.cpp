@@ -23,6 +23,7 @@ ordered_json to_json(const Course& course) {
                          {"frozen", s.frozen},
                          {"stages", s.stages},
                          {"workers", s.workers},
+                         {"batch", s.batch},
                          {"step_ms", s.step_s * 1e3},
                          {"cached_share", s.cached}});
   }
@@ -45,7 +46,7 @@ Course course_from_json(const nlohmann::json& json) {
   Course course{json.at("name"), json.at("layers"), {}, {}};
   for (const auto& s : json.at("stretches")) {
     course.stretches.push_back({s.at("first_step"), s.at("steps"), s.at("frozen"), s.at("stages"), s.at("workers"),
-                                s.at("step_ms").get<double>() * 1e-3, s.at("cached_share")});
+                                s.at("batch"), s.at("step_ms").get<double>() * 1e-3, s.at("cached_share")});
   }
   for (const auto& t : json.at("transitions")) {
     std::vector<double> squares;
@@ -60,14 +61,14 @@ Course course_from_json(const nlohmann::json& json) {
 
 std::string transitions_table(const Course& course) {
   if (course.transitions.empty()) return {};
-  Table table(
-      {"from step", "frozen", "stages", "workers", "a step takes", "predicted", "cached", "pause before", "because"});
+  Table table({"from step", "frozen", "stages", "workers", "batch", "a step takes", "predicted", "cached",
+               "pause before", "because"});
   for (size_t i = 0; i < course.stretches.size(); ++i) {
     const runtime::Stretch& s = course.stretches[i];
     const runtime::Transition* before = i > 0 ? &course.transitions[i - 1] : nullptr;
     table.add({fmt::format("{}", s.first_step), fmt::format("{} of {}", s.frozen, course.layers),
-               fmt::format("{}", s.stages), fmt::format("{}", s.workers), milliseconds(s.step_s),
-               before ? milliseconds(before->predicted_step_s) : "-",
+               fmt::format("{}", s.stages), fmt::format("{}", s.workers), fmt::format("{}", s.batch),
+               milliseconds(s.step_s), before ? milliseconds(before->predicted_step_s) : "-",
                s.cached > 0 ? fmt::format("{:.0f}%", 100 * s.cached) : "-",
                before ? milliseconds(before->pause_s) : "-", before ? before->why : ""});
   }

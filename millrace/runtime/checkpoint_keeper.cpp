@@ -70,7 +70,8 @@ bool CheckpointKeeper::begin(int64_t step, int64_t samples, bool is_best, bool e
   saving.waiting.insert(savers_.begin(), savers_.end());
   saving.manifest.step = step;
   saving.manifest.samples = samples;
-  saving.manifest.epoch = static_cast<double>(step) / facts_.steps_per_epoch;
+  saving.manifest.since = facts_.calendar.since;
+  saving.manifest.epoch = facts_.calendar.epoch_at(step);
   saving.manifest.train_samples = facts_.train_data->size();
   saving.manifest.plan = in_words(facts_);
   saving.manifest.figures = figures_;

@@ -81,26 +81,33 @@ Conductor::Conductor(const RunFacts& facts, comm::Process& process, const Observ
 Conductor::Boundary Conductor::next_boundary() const {
   const int64_t total = facts_.total_steps;
   const job::Eval& eval = facts_.job.eval;
+  const job::Calendar& calendar = facts_.calendar;
+  const auto epoch_steps = static_cast<double>(calendar.steps_per_epoch);
   const int64_t evaluate_every = facts_.test_data && eval.every_epochs > 0
-                                     ? std::max<int64_t>(1, std::llround(eval.every_epochs * facts_.steps_per_epoch))
+                                     ? std::max<int64_t>(1, std::llround(eval.every_epochs * epoch_steps))
                                      : 0;
-  const int64_t save_every = keeper_.keeps() ? steps_of(facts_.job.checkpoint.every, facts_.steps_per_epoch) : 0;
+  const int64_t save_every = keeper_.keeps() ? steps_of(facts_.job.checkpoint.every, epoch_steps) : 0;
   int64_t last = pipeline_.synchronous() ? total : position_ + longest_list(pipeline_);
-  auto next = [&](int64_t every) { return (position_ / every + 1) * every; };
+  const auto next_multiple = [](int64_t step, int64_t every) { return (step / every + 1) * every; };
+  const auto next_in_epochs = [&](int64_t every) {
+    return calendar.step_of_even(next_multiple(calendar.even(position_), every));
+  };
+  const bool saves_by_steps = facts_.job.checkpoint.every.unit == job::Period::Unit::Steps;
+  const int64_t evaluates_at = evaluate_every > 0 ? next_in_epochs(evaluate_every) : total;
+  const int64_t saves_at = save_every == 0  ? total
+                           : saves_by_steps ? next_multiple(position_, save_every)
+                                            : next_in_epochs(save_every);
   // A list ends with whole updates, which count from where it begins.
-  for (const int64_t every : {evaluate_every, save_every}) {
-    if (every > 0) last = std::min(last, position_ + round_up(next(every) - position_, align_));
-  }
+  for (const int64_t at : {evaluates_at, saves_at}) last = std::min(last, position_ + round_up(at - position_, align_));
   last = std::min(last, total);
-  const std::optional<plan::Decision> decision =
-      plan::next_decision(facts_.job.elastic, facts_.steps_per_epoch, total, undecided_);
+  const std::optional<plan::Decision> decision = next_decision();
   if (decision) last = std::min(last, decision->at);
   if (const int64_t end = observer_.hands_over_at(); end >= 0) last = std::min(last, end);
   Boundary boundary{.step = last};
   boundary.decides = decision && decision->at == last;
-  boundary.evaluates = facts_.test_data && (last == total || (evaluate_every > 0 && next(evaluate_every) <= last));
+  boundary.evaluates = facts_.test_data && (last == total || evaluates_at <= last);
   const bool saves_at_all = keeper_.keeps() && facts_.job.checkpoint.every.unit != job::Period::Unit::Off;
-  boundary.saves = saves_at_all && (last == total || (save_every > 0 && next(save_every) <= last));
+  boundary.saves = saves_at_all && (last == total || saves_at <= last);
   return boundary;
 }
 
@@ -111,6 +118,9 @@ TrainingResult Conductor::run() {
   latest_ = since_ = Clock::now();
   const std::optional<plan::FreezeState> freezing = observer_.freezing();
   undecided_ = std::max(facts_.first_step, freezing ? freezing->decided_at + 1 : 0);
+  // A batch grows by a decision that holds from here on: it has been taken, however long before.
+  const int64_t grown_at = facts_.calendar.since.step;
+  if (grown_at > 0 && grown_at == facts_.first_step) undecided_ = std::max(undecided_, grown_at + 1);
   if (observer_.saves_first) save(observer_.saves_best_first);
   evaluation_due_ = facts_.evaluation_due;
   if (evaluation_due_ && !wants_to_end() && evaluate()) save(/*is_best=*/true);
@@ -194,13 +204,11 @@ void Conductor::take_step(int64_t step) {
   ++result_.own_steps;
   result_.own_samples += samples;
   result_.train_s += seconds;
-  const bool begins_epoch = step % static_cast<int64_t>(facts_.steps_per_epoch) == 0;
-  if (begins_epoch) stretch_ = {};
+  if (facts_.calendar.index_in_epoch(step) == 0) stretch_ = {};
   stretch_ += metrics;
   result_.last = stretch_;
-  const double lr =
-      job::learning_rate(facts_.job.optimizer, facts_.job.schedule, step, facts_.steps_per_epoch, facts_.total_steps);
-  observer_.on_step({step, static_cast<double>(step + 1) / facts_.steps_per_epoch, seconds, lr, samples, metrics});
+  observer_.on_step(
+      {step, facts_.total_steps, facts_.calendar.epoch_at(step + 1), seconds, facts_.rate_of(step), samples, metrics});
   if (!observer_.stop_if_diverged || !has_diverged(metrics.loss())) return;
   diverged_ = true;
   result_.last = metrics;
@@ -255,14 +263,22 @@ bool Conductor::evaluate() {
   result_.evaluation = await(Kind::Evaluation, position_, pipeline_.num_replicas(facts_.loss_stage()));
   since_ = latest_;
   evaluation_due_ = false;
-  observer_.on_evaluation(static_cast<double>(position_) / facts_.steps_per_epoch, *result_.evaluation);
+  observer_.on_evaluation(facts_.calendar.epoch_at(position_), *result_.evaluation);
   return keeper_.take_evaluation(*result_.evaluation);
+}
+
+std::optional<plan::Decision> Conductor::next_decision() const {
+  const job::Calendar& calendar = facts_.calendar;
+  auto decision = plan::next_decision(facts_.job.elastic, static_cast<double>(calendar.steps_per_epoch),
+                                      calendar.even(facts_.total_steps), calendar.even(undecided_));
+  if (decision) decision = {calendar.step_of_even(decision->at), calendar.step_of_even(decision->boundary)};
+  return decision;
 }
 
 // What is known of the gradients since the last decision goes to whoever decides.
 void Conductor::decide() {
   IntervalReport report;
-  report.decision = *plan::next_decision(facts_.job.elastic, facts_.steps_per_epoch, facts_.total_steps, undecided_);
+  report.decision = *next_decision();
   undecided_ = position_ + 1;
   if (facts_.job.elastic.freeze == job::Freeze::Gradient) {
     process_.order({Order::Kind::Watch, position_, 0, 0});

@@ -36,6 +36,7 @@ class Conductor {
     bool saves = false;
   };
   Boundary next_boundary() const;
+  std::optional<plan::Decision> next_decision() const;
 
   void train_to(int64_t end);
   void grant(int64_t end);

@@ -16,6 +16,7 @@ namespace millrace::runtime {
 
 struct StepReport {
   int64_t step = 0;  // counted from 0 over the whole run
+  int64_t total_steps = 0;
   double epoch = 0;  // epochs finished when the step ends, with fraction
   double seconds = 0;
   double learning_rate = 0;

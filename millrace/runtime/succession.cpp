@@ -80,6 +80,7 @@ void Succession::end_stretch() {
   stretch.frozen = freezing_.frozen;
   stretch.stages = training.plan().pipeline.num_stages();
   stretch.workers = training.plan().pipeline.num_workers;
+  stretch.batch = now_.job.batch;
   // The first step has what is left of the pause in it.
   if (step_s_.size() > 1) step_s_.erase(step_s_.begin());
   stretch.step_s = median(std::exchange(step_s_, {}));
@@ -159,6 +160,7 @@ void Succession::hand_over(const TrainingResult& result) {
   } else {
     const std::string job = process_.broadcast(leads ? job::to_yaml(next_plan_.get().job) : std::string());
     state::State state = now_.training->state();
+    if (leads) state.since = now_.training->since_for(next_plan_.get().job.batch);
     now_.training.reset();
     const std::string bytes = process_.broadcast(leads ? state::to_bytes(state) : std::string());
     if (!leads) state = state::state_from_bytes(bytes);
@@ -194,10 +196,12 @@ void Succession::hand_over(const TrainingResult& result) {
 
 // Once it is known what a step takes after a transition: what came of it.
 void Succession::tell_gain(int64_t step) {
-  const double before_s = stretches_.back().step_s, now_s = median(step_s_);
-  if (!(before_s > 0 && now_s > 0)) return;
-  observer_.on_note(fmt::format("step {}: a step takes {:.1f} ms, {:.1f} ms before layers 1 to {} stood still: {:.2f}x",
-                                step, now_s * 1e3, before_s * 1e3, freezing_.frozen, before_s / now_s));
+  const double step_s = median(step_s_), before = stretches_.back().samples_per_s();
+  if (!(before > 0 && step_s > 0)) return;
+  const double now = static_cast<double>(now_.job.batch) / step_s;
+  observer_.on_note(fmt::format(
+      "step {}: a step takes {:.1f} ms: {:.4g} samples/s, {:.4g} before layers 1 to {} stood still: {:.2f}x", step,
+      step_s * 1e3, now, before, freezing_.frozen, now / before));
 }
 
 void Succession::take(const TrainingResult& result) {

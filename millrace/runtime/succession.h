@@ -26,9 +26,12 @@ struct NextPlan {
 
 // One training of the run.
 struct Stretch {
+  double samples_per_s() const { return step_s > 0 ? static_cast<double>(batch) / step_s : 0; }
+
   int64_t first_step = 0, steps = 0;
   int frozen = 0;
   int stages = 0, workers = 0;
+  int64_t batch = 0;
   double step_s = 0;  // median
   double cached = 0;  // of its samples, the share whose frozen layers were not computed
 };

@@ -62,8 +62,10 @@ void Training::take_over(Training& before) {
   // Tasks of a device belong to its worker's thread, and older versions to the state.
   if (!before.workers_[0].backend->on_host() || !before.plan().pipeline.synchronous()) {
     state::State state = before.state();
+    state.since = before.since_for(facts_.job.batch);
     return load_parameters([&](const Session::Wanted&) { return std::move(state); });
   }
+  set_calendar(before.since_for(facts_.job.batch));
   facts_.first_step = before.end_.step;
   facts_.first_samples = before.end_.samples;
   std::vector<const Session*> sessions;
@@ -91,10 +93,20 @@ void Training::open_data() {
     facts_.test_data = data::make_dataset(job, data::Split::Test);
     facts_.scorer = facts_.test_data->scorer();
   }
-  const int64_t batches = (facts_.train_data->size() + job.batch - 1) / job.batch;
-  facts_.steps_per_epoch = static_cast<double>(batches);
+  set_calendar({});
+}
+
+void Training::set_calendar(const job::SizedSince& since) {
+  const job::Job& job = facts_.job;
+  facts_.calendar = {(facts_.train_data->size() + job.batch - 1) / job.batch, since};
+  const double steps = job.epochs * static_cast<double>(facts_.calendar.steps_per_epoch);
   facts_.total_steps =
-      job.steps > 0 ? job.steps : static_cast<int64_t>(std::ceil(job.epochs * facts_.steps_per_epoch - 1e-9));
+      job.steps > 0 ? job.steps : facts_.calendar.step_of_even(static_cast<int64_t>(std::ceil(steps - 1e-9)));
+}
+
+job::SizedSince Training::since_for(int64_t batch) const {
+  if (batch == facts_.job.batch) return facts_.calendar.since;
+  return {end_.step, static_cast<int64_t>(facts_.calendar.epoch_at(end_.step))};
 }
 
 // Before there is a plan: devices that the job names.
@@ -189,6 +201,7 @@ void Training::load_parameters(const StateReader& reader) {
     if (!reader && !facts_.job.model.init.empty()) {
       init_notes_ = state::load_params(facts_.job.model.init, graph_, state);
     }
+    set_calendar(state.since);
     facts_.first_step = state.step;
     facts_.first_samples = state.samples;
     facts_.evaluation_due = state.evaluation_due && facts_.test_data;
@@ -424,6 +437,7 @@ state::State Training::state() {
   }
   state.step = end_.step;
   state.samples = end_.samples;
+  state.since = facts_.calendar.since;
   return state;
 }
 

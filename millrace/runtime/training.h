@@ -46,7 +46,10 @@ class Training {
   int64_t first_step() const { return facts_.first_step; }
   bool begins_with_evaluation() const { return facts_.evaluation_due; }
   int64_t total_steps() const { return facts_.total_steps; }
-  double steps_per_epoch() const { return facts_.steps_per_epoch; }
+  double steps_per_epoch() const { return static_cast<double>(facts_.calendar.steps_per_epoch); }
+  double epoch_at(int64_t step) const { return facts_.calendar.epoch_at(step); }
+  // After run(): since when steps have the size of a batch, if the next training has that one.
+  job::SizedSince since_for(int64_t batch) const;
   int64_t train_samples() const { return facts_.train_data->size(); }
   int layers() const { return facts_.layers; }  // that can be frozen
   int64_t parameters() const { return graph_.parameter_elements(); }
@@ -88,6 +91,7 @@ class Training {
     std::unique_ptr<WorkerThread> thread;
   };
   void open_data();
+  void set_calendar(const job::SizedSince& since);
   int workers_on_host() const;
   int sharers(int worker, int on_host) const;
   void make_schedules();

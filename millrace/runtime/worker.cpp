@@ -34,8 +34,12 @@ const char* name_of(Activity activity) {
 }
 
 int64_t RunFacts::rows_of_step(int64_t step) const {
-  const auto per_epoch = static_cast<int64_t>(steps_per_epoch);
-  return std::min(job.batch, train_data->size() - step % per_epoch * job.batch);
+  return std::min(job.batch, train_data->size() - calendar.index_in_epoch(step) * job.batch);
+}
+
+double RunFacts::rate_of(int64_t step) const {
+  return job::learning_rate(job.optimizer, job.schedule, calendar.even(step),
+                            static_cast<double>(calendar.steps_per_epoch), calendar.even(total_steps));
 }
 
 void Worker::load(const state::State& state) {
@@ -212,8 +216,7 @@ backend::StepContext Worker::context_of(const Stage& stage, int microbatch, int6
   const int replicas = in_turn ? pipeline.num_replicas(stage.stage) : 1;
   const double scale = in_turn ? static_cast<double>(replicas) / pipeline.num_replicas(0) : 1.0;
   const int64_t rate_step = first_step_ + (update - stage.first_update) * replicas;
-  context.learning_rate = static_cast<float>(
-      scale * job::learning_rate(job.optimizer, job.schedule, rate_step, facts_.steps_per_epoch, facts_.total_steps));
+  context.learning_rate = static_cast<float>(scale * facts_.rate_of(rate_step));
   return context;
 }
 

@@ -14,6 +14,7 @@
 #include "millrace/comm/orders.h"
 #include "millrace/data/dataset.h"
 #include "millrace/data/loader.h"
+#include "millrace/job/calendar.h"
 #include "millrace/job/job.h"
 #include "millrace/plan/plan.h"
 #include "millrace/runtime/prefix_cache.h"
@@ -34,7 +35,7 @@ struct RunFacts {
   std::unique_ptr<data::Dataset> train_data, test_data;  // no test data: nothing is evaluated
   std::shared_ptr<const PrefixCache> prefix_cache = {};  // elastic.cache
   std::unique_ptr<data::Scorer> scorer;                  // what the test data makes of logits; none: nothing
-  double steps_per_epoch = 1;
+  job::Calendar calendar;
   int64_t total_steps = 0;
   int layers = 0;                // that can be frozen
   int64_t first_step = 0;        // where the run begins: not at 0 if it goes on from a checkpoint
@@ -42,6 +43,7 @@ struct RunFacts {
   bool evaluation_due = false;   // where the run begins, before its first step
   int64_t time_nodes_from = -1;  // step from which the time of every node is summed; -1: never
 
+  double rate_of(int64_t step) const;  // of learning
   // Samples of a step: the last batch of an epoch may be short.
   int64_t rows_of_step(int64_t step) const;
   // The loss is computed by the replicas of the last stage.

@@ -151,9 +151,10 @@ void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool enterin
 void Worker::open_data(Stage& stage, int64_t first_step) {
   close_data(stage);
   Session& session = *stage.session;
-  data::LoaderOptions options = plan::loader_options(facts_.job, facts_.plan, stage.stage, stage.replica, first_step);
+  data::LoaderOptions options =
+      plan::loader_options(facts_.job, facts_.plan, stage.stage, stage.replica, facts_.calendar.even(first_step));
   if (stage.prefix) {
-    stage.prefix->begin(static_cast<int64_t>(static_cast<double>(first_step) / facts_.steps_per_epoch));
+    stage.prefix->begin(static_cast<int64_t>(facts_.calendar.epoch_at(first_step)));
     options.shortcut = &stage.prefix->shortcut();
   }
   if (plan::needs_loader(*facts_.train_data, facts_.plan, stage.stage, options)) {

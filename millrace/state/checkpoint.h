@@ -43,6 +43,7 @@ struct Shard {
 struct Manifest {
   int64_t step = 0;
   int64_t samples = 0;
+  job::SizedSince since = {};
   double epoch = 0;
   int64_t train_samples = 0;  // of the data set, so that another is noticed
   std::vector<float> loss_scale = {};

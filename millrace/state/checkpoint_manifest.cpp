@@ -232,6 +232,9 @@ std::string manifest_text(const Manifest& manifest, const std::string& name) {
                          {"job", {{"bytes", manifest.job_bytes}, {"xxh3", manifest.job_xxh3}}},
                          {"shards", shards_to_json(manifest.shards)}};
   if (manifest.freezing) object["freezing"] = freezing_to_json(*manifest.freezing);
+  if (manifest.since != job::SizedSince()) {
+    object["batch_since"] = {{"step", manifest.since.step}, {"epoch", manifest.since.epoch}};
+  }
   if (manifest.evaluation_due) object["evaluation_due"] = true;  // seldom: others have no such member
   std::string text = to_text(object, name);
   parse_manifest(text, name);
@@ -264,6 +267,11 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
   const json& figures = members.at("figures");
   if (!figures.is_object()) members.fail("\"figures\" is not an object");
   for (const auto& [figure, value] : figures.items()) manifest.figures[figure] = members.finite("figures", value);
+  if (object.contains("batch_since")) {
+    const Members since(object["batch_since"], name + ": batch_since: ");
+    manifest.since = {since.whole("step"), since.whole("epoch")};
+    if (manifest.since.step > manifest.step) members.fail("\"batch_since\" is behind \"step\"");
+  }
   manifest.evaluation_due = members.flag("evaluation_due");
   const Members job(members.at("job"), name + ": job: ");
   manifest.job_bytes = job.whole("bytes");

@@ -53,6 +53,7 @@ State read_state(const std::filesystem::path& directory, const Manifest& manifes
   state.loss_scale = manifest.loss_scale;
   state.step = manifest.step;
   state.samples = manifest.samples;
+  state.since = manifest.since;
   state.evaluation_due = manifest.evaluation_due;
   return state;
 }

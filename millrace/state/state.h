@@ -9,6 +9,7 @@
 
 #include "millrace/base/shape.h"
 #include "millrace/graph/graph.h"
+#include "millrace/job/calendar.h"
 
 namespace millrace::state {
 
@@ -34,6 +35,7 @@ struct State {
   std::vector<float> loss_scale = {};
   int64_t step = 0;             // the next one: where the data, the rates and all random numbers go on
   int64_t samples = 0;          // samples seen
+  job::SizedSince since = {};   // where a batch has grown
   bool evaluation_due = false;  // at this step: it was asked to end before it could be made
   bool operator==(const State&) const = default;
 };

@@ -79,6 +79,7 @@ std::string to_bytes(const State& state) {
   if (count > 0) put(out, state.loss_scale.data(), count * sizeof(float));
   put(out, &state.step, sizeof state.step);
   put(out, &state.samples, sizeof state.samples);
+  put(out, &state.since, sizeof state.since);
   return out;
 }
 
@@ -106,6 +107,7 @@ State state_from_bytes(const std::string& bytes) {
   reader.take(state.loss_scale.data(), count * sizeof(float));
   reader.take(&state.step, sizeof state.step);
   reader.take(&state.samples, sizeof state.samples);
+  reader.take(&state.since, sizeof state.since);
   return state;
 }
 

@@ -1,4 +1,4 @@
-// The files in jobs/reference/ are the published experiments with convolutional networks, one file each.
+// The files in jobs/reference/ are the published experiments, one file each.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,11 +32,9 @@ struct Experiment {
   PublishedPrecision precision;
 };
 
-// Transformers have no files yet.
 const std::vector<Experiment> kExperiments = [] {
   std::vector<Experiment> all;
   for (const plan::Published& row : plan::published_experiments()) {
-    if (row.model == "vit_b_16") continue;
     all.push_back({row.id, row.model, row.mode, row.placement, row.stage_weights, row.static_scheduling,
                    plan::job_of(row).batch, row.half ? kFp16 : kFp32});
   }
@@ -72,7 +70,7 @@ TEST(ReferenceJobs, AgreeWithWhatWasPublished) {
     EXPECT_EQ(job.name, experiment.id);
     EXPECT_EQ(job.batch, experiment.batch);
     EXPECT_EQ(job.model.name, experiment.model);
-    EXPECT_EQ(job.model.classes, 1000);
+    EXPECT_EQ(job.model.classes, experiment.model == "vit_b_16" ? 100 : 1000);
     EXPECT_EQ(job.model.image_size, 224);
     EXPECT_EQ(job.data.kind, DataKind::Synthetic);
     EXPECT_EQ(job.parallel.mode, experiment.mode);
@@ -93,6 +91,13 @@ TEST(ReferenceJobs, HaveTheHyperParametersOfTheirModel) {
     SCOPED_TRACE(experiment.id);
     const Job job = read(experiment);
     const bool resnet = experiment.model == "resnet50";
+    if (experiment.model == "vit_b_16") {
+      EXPECT_EQ(job.optimizer.lr, 0.1);
+      EXPECT_EQ(job.schedule.kind, Decay::Cosine);
+      EXPECT_EQ(job.epochs, 10);
+      EXPECT_EQ(job.elastic.freeze, experiment.id == "pt_vit_all" ? Freeze::Gradient : Freeze::Off);
+      continue;
+    }
     EXPECT_DOUBLE_EQ(job.optimizer.lr, resnet ? 0.768 / (8 * 96) * job.batch : 0.01);
     EXPECT_EQ(job.optimizer.momentum, resnet ? 0.875 : 0.9);
     EXPECT_EQ(job.optimizer.weight_decay, resnet ? 1.0 / 32768 : 5e-5);

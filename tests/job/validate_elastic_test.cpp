@@ -89,6 +89,20 @@ TEST(ValidateElastic, ACacheNeedsRoomAndSamplesThatAreAllUsed) {
   })());
 }
 
+TEST(ValidateElastic, ABatchGrowsWithReplicasAndEpochs) {
+  const auto growing = [](const std::function<void(Job&)>& change) {
+    return elastic([=](Job& job) {
+      job.steps = 0;
+      job.elastic.pipe = job.elastic.dp = job.elastic.grows = true;
+      change(job);
+    });
+  };
+  EXPECT_NO_THROW(growing([](Job&) {})());
+  EXPECT_THAT(growing([](Job& job) { job.elastic.dp = false; }), refuses("elastic.batch is grow and elastic.dp off"));
+  EXPECT_THAT(growing([](Job& job) { job.steps = 10; }), refuses("epochs instead of steps"));
+  EXPECT_THAT(growing([](Job& job) { job.elastic.every.count = 0.5; }), refuses("elastic.every: 1 epoch"));
+}
+
 TEST(ValidateElastic, IsWrittenAsPeopleWriteIt) {
   const Job job =
       parse_job("steps: 1\nelastic: {freeze: schedule, alpha: 2/5, every: 0.5 epochs, pipe: on, dp: on, cache: on}\n",

@@ -23,7 +23,7 @@ class KeeperTest : public state::TemporaryFolder {
     facts_.job_text = "name: small\n";
     facts_.plan.pipeline = schedule::chain(job::Mode::Dp, 1, 1);
     facts_.train_data = data::make_dataset(facts_.job, data::Split::Train);
-    facts_.steps_per_epoch = 4;
+    facts_.calendar.steps_per_epoch = 4;
     observer_.checkpoints = folder_;
     observer_.on_note = [this](const std::string& note) { notes_.push_back(note); };
   }

@@ -58,6 +58,7 @@ class ElasticResume : public state::TemporaryFolder {
       NextPlan next;
       next.job = now;
       next.job.model.frozen = frozen;
+      if (now.elastic.grows) next.job.batch = 2 * now.batch;
       return next;
     };
     Succession succession(std::make_unique<Training>(job, *process, MachineLimit{}, OnMeasure(), reader), job, *process,
@@ -93,6 +94,33 @@ TEST_F(ElasticResume, GoesOnFromEveryStep) {
       EXPECT_TRUE(rest.state.watched == whole.state.watched);
     }
   }
+}
+
+// Steps of three sizes: 7, then 4, then 2 an epoch.
+TEST_F(ElasticResume, GoesOnWithABatchThatHasGrown) {
+  job::Job job = freezing_job(job::Freeze::Schedule);
+  job.batch = 4;
+  job.steps = 0;
+  job.epochs = 3;
+  job.elastic.every = {job::Period::Unit::Epochs, 1};
+  job.elastic.grows = true;
+  job.elastic.pipe = job.elastic.dp = true;  // which the harness's own planner does not ask for
+  job.schedule.kind = job::Decay::Linear;
+  const Ran whole = train(job, {});
+  ASSERT_EQ(whole.result.steps, 7 + 4 + 2);
+  int resumed = 0;
+  for (int64_t stop = 1; stop < 13; ++stop) {
+    SCOPED_TRACE(testing::Message() << "asked to end at step " << stop);
+    const fs::path folder = folder_ / std::to_string(stop);
+    if (!train(job, folder, stop).result.stopped) continue;
+    ++resumed;
+    const Ran rest = train(job, folder);
+    EXPECT_EQ(rest.result.steps, 13);
+    EXPECT_EQ(rest.result.samples, 3 * 26);
+    EXPECT_TRUE(rest.state.params == whole.state.params);
+    EXPECT_TRUE(rest.state.since == whole.state.since);
+  }
+  EXPECT_GT(resumed, 0);
 }
 
 }  // namespace

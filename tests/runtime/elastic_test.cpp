@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "millrace/job/lr_schedule.h"
 #include "millrace/model/model.h"
 #include "millrace/runtime/succession.h"
 #include "runtime/training_harness.h"
@@ -196,6 +197,60 @@ TEST(Elastic, EverySampleComesOnceAnEpoch) {
   }
   EXPECT_EQ(ran.result.samples, 3 * 26);
   EXPECT_EQ(ran.result.own_steps, 12);
+}
+
+// 26 samples: epochs of four steps of 8, then of two of 16, then one of 32.
+TEST(Elastic, ABatchThatGrowsKeepsEpochsAndRates) {
+  job::Job job = vit_job();
+  job.steps = 0;
+  job.epochs = 5;
+  job.schedule.kind = job::Decay::Cosine;
+  job.schedule.warmup_epochs = 0.5;
+  job.elastic.freeze = job::Freeze::Schedule;
+  job.elastic.alpha = 0.4;
+  const auto process = comm::make_local_process();
+  const Succession::Planner doubles = [](const job::Job& now, int frozen) {
+    NextPlan next;
+    next.job = now;
+    next.job.model.frozen = frozen;
+    if (now.batch < 32) next.job.batch = 2 * now.batch;
+    return next;
+  };
+  Succession succession(std::make_unique<Training>(job, *process, MachineLimit{}), job, *process, {}, doubles, {});
+  std::vector<StepReport> steps;
+  std::map<int64_t, std::map<int64_t, int>> seen;  // by the step
+  std::mutex mutex;
+  Observer observer;
+  observer.on_step = [&](const StepReport& step) { steps.push_back(step); };
+  observer.on_samples = [&](int64_t step, std::span<const int64_t> samples) {
+    const std::lock_guard lock(mutex);
+    for (const int64_t sample : samples) ++seen[step][sample];
+  };
+  const TrainingResult result = succession.run(observer);
+  ASSERT_EQ(result.steps, 4 + 2 + 1 + 1 + 1);
+  EXPECT_EQ(result.samples, 5 * 26);
+  const std::vector<double> ends{0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 5};
+  std::map<int64_t, int> of_epoch;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(steps[i].step, static_cast<int64_t>(i));
+    EXPECT_DOUBLE_EQ(steps[i].epoch, ends[i]);
+    for (const auto& [sample, times] : seen[static_cast<int64_t>(i)]) of_epoch[sample] += times;
+    if (ends[i] != std::floor(ends[i])) continue;
+    EXPECT_EQ(of_epoch.size(), 26u);
+    for (const auto& [sample, times] : of_epoch) EXPECT_EQ(times, 1) << sample;
+    of_epoch.clear();
+  }
+  // The rate is that of the epoch, whatever a step's size.
+  for (size_t i = 3; i < steps.size(); ++i) {
+    const int64_t per_epoch = i < 4 ? 4 : i < 6 ? 2 : 1;
+    const double begins = i == 3 ? 0.75 : ends[i - 1];
+    EXPECT_DOUBLE_EQ(steps[i].learning_rate, job::learning_rate(job.optimizer, job.schedule,
+                                                                std::llround(begins * static_cast<double>(per_epoch)),
+                                                                static_cast<double>(per_epoch), 5 * per_epoch));
+  }
+  EXPECT_EQ(steps.back().total_steps, 9);
+  EXPECT_EQ(succession.stretches()[1].batch, 16);
 }
 
 // 26 samples in batches of 8: four steps an epoch.

@@ -163,6 +163,7 @@ TEST_F(Checkpoint, OnlyWhatIsWantedIsRead) {
   expected.loss_scale = all.loss_scale;
   expected.step = 500;
   expected.samples = 16000;
+  expected.since = {1, 1};
   expect_same(some, expected);
 }
 

@@ -32,6 +32,7 @@ inline State small_state() {
   state.loss_scale = {65536, 17, 0.1f};
   state.step = 500;
   state.samples = 16000;
+  state.since = {1, 1};
   return state;
 }
 
@@ -39,6 +40,7 @@ inline Manifest small_manifest(const State& state) {
   Manifest manifest;
   manifest.step = state.step;
   manifest.samples = state.samples;
+  manifest.since = state.since;
   manifest.epoch = 1.0 / 3;
   manifest.train_samples = 48000;
   manifest.loss_scale = state.loss_scale;
