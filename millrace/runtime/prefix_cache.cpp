@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
 #include "millrace/base/error.h"
 #include "millrace/data/dataset.h"
@@ -91,12 +92,14 @@ PrefixPath::PrefixPath(std::shared_ptr<const PrefixCache> cache, Session& sessio
 void PrefixPath::begin(int64_t epoch) {
   for (const cache::FrozenPrefix& old : cache_->stale) cache_->cache->retire(old);
   cache_->cache->open_depth(cache_->made, static_cast<int64_t>(session_.prefix_row_bytes(made_)));
+  is_first_ = true;
   known_epoch_ = known_ && cache_->has_all(*cache_->known) ? epoch : -1;
 }
 
 void PrefixPath::take(const data::Batch& batch, double waited_s, double run_s) {
   const auto samples = static_cast<int64_t>(batch.samples.size());
-  if (batch.shortcut > 0) gate_.fetched(waited_s + put_s_, samples);
+  const double held_up_s = std::exchange(is_first_, false) ? 0 : waited_s;
+  if (batch.shortcut > 0) gate_.fetched(held_up_s + put_s_, samples);
   put_s_ = 0;
   gate_.expect_run(run_s);
   pays_.store(gate_.decide(), std::memory_order_relaxed);

@@ -91,6 +91,7 @@ class PrefixPath {
   std::atomic<int64_t> known_epoch_{-1};  // in which the older output is there for all samples
   cache::CacheGate gate_{0};
   std::atomic<bool> pays_{true};
+  bool is_first_ = true;  // batch of a loader: whatever it loads, it is waited for
   double put_s_ = 0;
   int64_t rows_fetched_ = 0, rows_computed_ = 0;
 };
