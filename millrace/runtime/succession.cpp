@@ -186,7 +186,8 @@ void Succession::hand_over(const TrainingResult& result) {
   if (!transition.plan.empty()) words += transition.plan + "; ";
   words += fmt::format("paused {:.0f} ms", transition.pause_s * 1e3);
   if (transition.predicted_step_s > 0) {
-    words += fmt::format("; a step should now take {:.1f} ms", transition.predicted_step_s * 1e3);
+    words += fmt::format("; a step should now take {:.1f} ms{}", transition.predicted_step_s * 1e3,
+                         now_.job.elastic.cache ? " once all they make is kept" : "");
     if (transition.predicted_before_s > 1.01 * transition.predicted_step_s) {
       words += fmt::format(", {:.1f} ms with the plan before", transition.predicted_before_s * 1e3);
     }
