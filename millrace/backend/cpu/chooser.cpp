@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -36,15 +37,37 @@ double run_seconds(const Task& task) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Best of three after a warm-up; gives up early on one that is clearly slower than `best`.
-double measure(const Kernel& kernel, Bindings bindings, double best) {
-  const TrialMemory scratch(kernel.scratch_bytes);
-  bindings.scratch = scratch.data();
-  const Task task = kernel.bind(bindings);
-  double seconds = run_seconds(task);
-  if (seconds > 1.5 * best) return seconds;
-  for (int repeat = 0; repeat < 3; ++repeat) seconds = std::min(seconds, run_seconds(task));
-  return seconds;
+// A candidate ready to run.
+struct Trial {
+  Trial(const Kernel& kernel, Bindings bindings) : scratch(kernel.scratch_bytes) {
+    bindings.scratch = scratch.data();
+    task = kernel.bind(bindings);
+  }
+  TrialMemory scratch;
+  Task task;
+  double seconds = std::numeric_limits<double>::infinity();
+};
+
+// The best of a warm-up and of several rounds. Candidates take turns, so that a machine that is slow for a while is so
+// for all of them; one clearly slower than the best at its first run has no second.
+size_t fastest_of(const std::vector<Kernel>& candidates, const Bindings& bindings) {
+  constexpr int kRounds = 4;
+  std::vector<std::unique_ptr<Trial>> trials;
+  double best = std::numeric_limits<double>::infinity();
+  const auto run = [&](Trial& trial) {
+    trial.seconds = std::min(trial.seconds, run_seconds(trial.task));
+    best = std::min(best, trial.seconds);
+  };
+  for (const Kernel& candidate : candidates) run(*trials.emplace_back(std::make_unique<Trial>(candidate, bindings)));
+  std::vector<size_t> close;
+  for (size_t i = 0; i < trials.size(); ++i) {
+    if (trials[i]->seconds <= 1.5 * best) close.push_back(i);
+  }
+  for (int round = 0; round < kRounds && close.size() > 1; ++round) {
+    for (size_t i : close) run(*trials[i]);
+  }
+  return *std::min_element(close.begin(), close.end(),
+                           [&](size_t a, size_t b) { return trials[a]->seconds < trials[b]->seconds; });
 }
 
 }  // namespace
@@ -82,15 +105,7 @@ Kernel Chooser::choose(const std::string& work, std::vector<Kernel> candidates, 
   };
   provide(bytes.reads, bindings.reads);
   provide(bytes.writes, bindings.writes);
-  double best = std::numeric_limits<double>::infinity();
-  size_t fastest = 0;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    const double seconds = measure(candidates[i], bindings, best);
-    if (seconds < best) {
-      best = seconds;
-      fastest = i;
-    }
-  }
+  const size_t fastest = fastest_of(candidates, bindings);
   choices_.remember(question, candidates[fastest].algorithm);
   return std::move(candidates[fastest]);
 }
