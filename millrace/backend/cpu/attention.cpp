@@ -18,7 +18,7 @@ namespace {
 
 using graph::Pass;
 
-constexpr int64_t kQueries = 32;  // of a block; a multiple of kProductRows
+constexpr int64_t kQueries = 32;  // of a block; an even number
 
 constexpr int64_t vectors_for(int64_t floats) { return (floats + kBlock - 1) / kBlock; }
 
@@ -59,7 +59,7 @@ struct Workspace {
 
   Workspace(const Plan& plan, bool backward, Lanes* base) : base_(base) {
     const int64_t across = plan.width * plan.key_stride();
-    // As many rows as there are lanes: the gradients come in groups of kProductRows.
+    // As many rows as there are lanes: the gradients come in pairs of rows.
     const int64_t along = vectors_for(plan.length) * kBlock * plan.width_stride();
     const int64_t block = kQueries * plan.width_stride(), square = kQueries * plan.key_stride();
     keys_across = take(across);
@@ -147,20 +147,18 @@ std::optional<DropoutFactors> dropout_of(const Plan& plan, const StepContext& co
   return DropoutFactors(*plan.mask, plan.purpose, context, n, work.words);
 }
 
-constexpr int64_t product_rows(int64_t rows) { return (rows + kProductRows - 1) / kProductRows * kProductRows; }
-
 // C[query][key] = a block's rows of features times `across`.
 void multiply_across(const Plan& plan, int64_t rows, int64_t key_vectors, const Lanes* block, const Lanes* across,
                      Lanes* c) {
-  small_product<false>({product_rows(rows), key_vectors, plan.width, plan.width_stride() * kBlock, 1, plan.key_stride(),
-                        plan.key_stride()},
+  small_product<false>({even_rows(rows), key_vectors, plan.width, plan.width_stride() * kBlock, 1, plan.key_stride(),
+                        kProductVectors, plan.key_stride()},
                        reinterpret_cast<const float*>(block), across, c);
 }
 
 // C[query][feature] = a block's rows over keys times rows of keys.
 void multiply_along(const Plan& plan, int64_t rows, int64_t keys, const Lanes* square, const Lanes* along, Lanes* c) {
-  small_product<false>({product_rows(rows), plan.width_vectors(), keys, plan.key_stride() * kBlock, 1,
-                        plan.width_stride(), plan.width_stride()},
+  small_product<false>({even_rows(rows), plan.width_vectors(), keys, plan.key_stride() * kBlock, 1,
+                        plan.width_stride(), kProductVectors, plan.width_stride()},
                        reinterpret_cast<const float*>(square), along, c);
 }
 
@@ -168,7 +166,7 @@ void multiply_along(const Plan& plan, int64_t rows, int64_t keys, const Lanes* s
 void add_turned(const Plan& plan, int64_t rows, int64_t key_vectors, const Lanes* square, const Lanes* block,
                 Lanes* c) {
   small_product<true>({key_vectors * kBlock, plan.width_vectors(), rows, 1, plan.key_stride() * kBlock,
-                       plan.width_stride(), plan.width_stride()},
+                       plan.width_stride(), kProductVectors, plan.width_stride()},
                       reinterpret_cast<const float*>(square), block, c);
 }
 
@@ -178,7 +176,7 @@ void forward_block(const Plan& plan, const Workspace& work, const Lanes* hidden,
                    float* y, float* saved) {
   const int64_t rows = std::min(kQueries, plan.length - first);
   const int64_t keys = plan.keys_of_block(first), vectors = vectors_for(keys);
-  pack(plan, qkv + plan.query(n, first, h), 3 * plan.features(), rows, product_rows(rows), plan.scale, work.queries);
+  pack(plan, qkv + plan.query(n, first, h), 3 * plan.features(), rows, even_rows(rows), plan.scale, work.queries);
   multiply_across(plan, rows, vectors, work.queries, work.keys_across, work.scores);
   float inverse[kQueries];
   for (int64_t r = 0; r < rows; ++r) {
@@ -257,8 +255,8 @@ void input_grad_block(const Plan& plan, const Workspace& work, const Lanes* hidd
   const int64_t rows = std::min(kQueries, plan.length - first);
   const int64_t keys = plan.keys_of_block(first), vectors = vectors_for(keys);
   const int64_t query = plan.query(n, first, h), out = plan.output(n, first, h);
-  pack(plan, at.qkv + query, 3 * plan.features(), rows, product_rows(rows), plan.scale, work.queries);
-  pack(plan, at.dy + out, plan.features(), rows, product_rows(rows), 1, work.dy);
+  pack(plan, at.qkv + query, 3 * plan.features(), rows, even_rows(rows), plan.scale, work.queries);
+  pack(plan, at.dy + out, plan.features(), rows, even_rows(rows), 1, work.dy);
   multiply_across(plan, rows, vectors, work.queries, work.keys_across, work.scores);
   multiply_across(plan, rows, vectors, work.dy, work.values_across, work.dscores);
   for (int64_t r = 0; r < rows; ++r) {

@@ -1,4 +1,4 @@
-// Convolution: direct and Winograd from oneDNN and our own Winograd, the fastest kept per layer and pass.
+// Convolution: direct and Winograd from oneDNN, our own Winograd, the fastest kept per layer and pass.
 #include <fmt/format.h>
 
 #include <functional>
@@ -123,6 +123,17 @@ std::string work_name(const ConvNode& node, const Conv2dAttrs& attrs) {
                      attrs.groups, node.b ? " bias" : "", node.relu ? " relu" : "");
 }
 
+bool allows(Convolution convolution, const std::string& algorithm) {
+  switch (convolution) {
+    case Convolution::Auto: return true;
+    case Convolution::Winograd: return algorithm == "winograd";
+    case Convolution::WinogradBlocks: return algorithm == "winograd_blocks";
+    case Convolution::WinogradPanels: return algorithm == "winograd_panels";
+    case Convolution::Direct: break;
+  }
+  return algorithm == "direct" || algorithm == "direct_any";
+}
+
 }  // namespace
 
 Desc conv_weight_desc(OneDnn& dnn, const Shape& input, const Desc& input_desc, const Shape& weight,
@@ -156,16 +167,20 @@ Kernel prepare_conv(std::shared_ptr<OneDnn> dnn, Chooser& chooser, Convolution c
   const Window& window = attrs.window;
   const bool small_kernel = window.kernel_h == 3 && window.kernel_w == 3 && window.stride_h == 1 &&
                             window.stride_w == 1 && window.dilation_h == 1 && window.dilation_w == 1;
-  const bool any_winograd = convolution == Convolution::Auto;
-  if (any_winograd || convolution == Convolution::WinogradBlocks) {
-    const WinogradProblem problem{pass, image_shape(x), image_shape(y), attrs, node.relu};
-    const bool blocked = x == blocked_desc(problem.x);
-    if (auto kernel = blocked ? winograd_kernel(problem, w) : std::nullopt) candidates.push_back(std::move(*kernel));
+  const Shape x_shape = image_shape(x), y_shape = image_shape(y);
+  if (x == blocked_desc(x_shape) && y == blocked_desc(y_shape)) {
+    auto offer_own = [&](std::vector<Kernel> kernels) {
+      for (Kernel& kernel : kernels) {
+        if (allows(convolution, kernel.algorithm)) candidates.push_back(std::move(kernel));
+      }
+    };
+    offer_own(winograd_kernels({pass, x_shape, y_shape, attrs, node.relu}, w));
   }
-  if ((any_winograd || convolution == Convolution::Winograd) && small_kernel) {
+  if (allows(convolution, "winograd") && small_kernel) {
     offer("winograd", algorithm::convolution_winograd, true);
   }
-  if (convolution != Convolution::Auto && !candidates.empty()) return std::move(candidates[0]);
+  const bool one_is_named = convolution != Convolution::Auto && convolution != Convolution::Direct;
+  if (one_is_named && !candidates.empty()) return std::move(candidates[0]);
   offer("direct", algorithm::convolution_direct, true);
   // Odd channel counts and groups: the fast kernels may exist only for other layouts than ours.
   const bool odd = attrs.groups > 1 || x.dims()[1] % 16 != 0 || attrs.out_channels % 16 != 0;

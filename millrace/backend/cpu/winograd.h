@@ -1,9 +1,11 @@
-// Our own Winograd convolution, for 3 x 3 and 5 x 5 filters of stride 1. It works through blocks of tiles small
-// enough that transformed input and output of a block stay in the cache, where oneDNN's (3 x 3 only) writes whole
-// transformed tensors; which is faster depends on the layer and is measured.
+// Our own Winograd convolution, for 3 x 3 and 5 x 5 filters of stride 1, where oneDNN's (3 x 3 only) writes whole
+// transformed tensors. What is kept in the cache decides its speed, so there are two orders of the same work:
+//   winograd_blocks  a block of tiles at a time, with all filters transformed before
+//   winograd_panels  a panel of output channels at a time, with all tiles transformed before
+// The first suits large images, the second small ones with many channels; which is faster is measured.
 #pragma once
 
-#include <optional>
+#include <vector>
 
 #include "millrace/backend/backend.h"
 #include "millrace/backend/cpu/onednn.h"
@@ -17,7 +19,13 @@ struct WinogradProblem {
   bool relu;  // forward only
 };
 
-// Nothing where the shape or the layout of the weights (OIhw16i16o, or its 8-channel form) does not fit.
-std::optional<Kernel> winograd_kernel(const WinogradProblem& problem, const Desc& weight);
+// None where the shape or the layout of the weights (OIhw16i16o, or its 8-channel form) does not fit.
+std::vector<Kernel> winograd_kernels(const WinogradProblem& problem, const Desc& weight);
+
+namespace winograd {
+// Forward, or with `turned` filters the input gradient.
+std::vector<Kernel> convolution_kernels(const WinogradProblem& problem, bool turned);
+std::vector<Kernel> weight_gradient_kernels(const WinogradProblem& problem);
+}  // namespace winograd
 
 }  // namespace millrace::backend::cpu
