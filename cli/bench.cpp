@@ -113,7 +113,7 @@ std::string arithmetic_row(double gflops, double peak_gflops, bool winograd) {
   if (peak_gflops <= 0) return fmt::format("{} GFLOP/s", report::human_number(gflops));
   return fmt::format("{} GFLOP/s, {:.0f}% of the measured peak of {}{}", report::human_number(gflops),
                      100 * gflops / peak_gflops, report::human_number(peak_gflops),
-                     winograd ? " (Winograd needs fewer operations than are counted)" : "");
+                     winograd ? " (Winograd and Strassen need fewer operations than are counted)" : "");
 }
 
 Rates measure_rates(const job::Job& job, int threads) {

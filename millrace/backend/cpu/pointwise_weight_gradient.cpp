@@ -1,0 +1,244 @@
+// The weight gradient of a 1 x 1 convolution: rows are input channels, columns output channels, summed over pixels.
+// Every thread sums over units of its own.
+#include <omp.h>
+
+#include "millrace/backend/cpu/pointwise.h"
+#include "millrace/backend/cpu/pointwise_tile.h"
+#include "millrace/backend/cpu/strassen.h"
+
+namespace millrace::backend::cpu::pointwise {
+namespace {
+
+// Channel blocks of the pixels of a unit: pixel p of image i at data[block * block_stride + i * image_stride + p].
+struct Planes {
+  const Lanes* data;
+  int64_t block_stride, image_stride;
+};
+
+// Sums over all pixels of the unit for the channels of `blocks` blocks of a.
+template <int kColumns>
+void multiply(const Unit& unit, int64_t blocks, Planes a, Planes b, const Result& result) {
+  for (int64_t block = 0; block < blocks; ++block) {
+    const auto* channels = reinterpret_cast<const float*>(a.data + block * a.block_stride);
+    in_tiles(kBlock, [&]<int kRows>(int64_t row) {
+      const Result at = result.from_row(block * kBlock + row);
+      Sums<kRows, kColumns> sums(at);
+      for (int64_t i = 0; i < unit.images; ++i) {
+        sums.template add_products<1, kBlock>(channels + row + i * a.image_stride * kBlock, b.data + i * b.image_stride,
+                                              b.block_stride, unit.rows);
+      }
+      sums.store(at);
+    });
+  }
+}
+
+void multiply_panel(int64_t columns, const Unit& unit, int64_t blocks, Planes a, Planes b, const Result& result) {
+  switch (columns) {
+    case 1: multiply<1>(unit, blocks, a, b, result); break;
+    case 2: multiply<2>(unit, blocks, a, b, result); break;
+    case 3: multiply<3>(unit, blocks, a, b, result); break;
+    default: multiply<kProductVectors>(unit, blocks, a, b, result);
+  }
+}
+
+struct WeightGradient {
+  BlockedShape x, y;
+  Grid grid, whole;  // of x and of dy
+  int threads;
+
+  int64_t pixels() const { return whole.pixels(); }
+  int64_t vectors() const { return x.blocks() * kBlock * y.blocks(); }
+};
+
+// Within a parallel region: what the other threads have found is added in their order, so that the same number of
+// threads gives the same bits. A thread without a unit has found nothing.
+void add_threads(const WeightGradient& grad, const Units& units, const Lanes* found, int64_t thread_stride, Lanes* dw) {
+  const int64_t with_units = std::min<int64_t>(grad.threads, units.count);
+#pragma omp for schedule(static)
+  for (int64_t i = 0; i < grad.vectors(); ++i) {
+    Lanes sum = dw[i];
+    for (int64_t thread = 1; thread < with_units; ++thread) sum += found[thread * thread_stride + i];
+    dw[i] = sum;
+  }
+}
+
+// Kernel of `sum_unit(x, dy, unit, add, dw, work)`, which adds what one unit brings, in `work_vectors` of memory.
+template <typename SumUnit>
+Kernel over_units(const char* name, const WeightGradient& grad, const Units& units, int64_t work_vectors,
+                  const SumUnit& sum_unit) {
+  const int64_t found_vectors = grad.threads > 1 ? grad.vectors() : 0, own = found_vectors + work_vectors;
+  Kernel kernel{name, static_cast<size_t>(grad.threads * own) * sizeof(Lanes), {}};
+  kernel.bind = [=](const Bindings& bind) -> Task {
+    const auto* x = bind.read<Lanes>(0);
+    const auto* dy = bind.read<Lanes>(1);
+    auto* dw = bind.write<Lanes>(0);
+    auto* scratch = static_cast<Lanes*>(bind.scratch);
+    return [=](const StepContext&) {
+#pragma omp parallel num_threads(grad.threads)
+      {
+        Lanes* found = scratch + omp_get_thread_num() * own;
+        bool begun = false;
+#pragma omp for schedule(static)
+        for (int64_t index = 0; index < units.count; ++index) {
+          // The first thread has the first units: its sums are where all are added up.
+          sum_unit(x, dy, units.at(index), begun, omp_get_thread_num() == 0 ? dw : found, found + found_vectors);
+          begun = true;
+        }
+        add_threads(grad, units, scratch, own, dw);
+      }
+    };
+  };
+  return kernel;
+}
+
+Kernel plain(const WeightGradient& grad) {
+  const int64_t in_blocks = grad.x.blocks(), out_blocks = grad.y.blocks();
+  const Units units(grad.x.batch, grad.pixels(), kMostPixels, grad.threads);
+  const bool gathers = !grad.grid.whole();
+  const int64_t image_vectors = gathers ? in_blocks * units.rows : 0;
+  return over_units(
+      "pointwise", grad, units, units.images * image_vectors,
+      [=](const Lanes* x, const Lanes* dy, const Unit& unit, bool add, Lanes* dw, Lanes* work) {
+        for (int64_t i = 0; gathers && i < unit.images; ++i) {
+          for (int64_t c = 0; c < in_blocks; ++c) {
+            gather(grad.grid, x + grad.x.plane(unit.n + i, c), unit.first, unit.rows,
+                   work + i * image_vectors + c * units.rows);
+          }
+        }
+        const Planes a = gathers ? Planes{work, units.rows, image_vectors}
+                                 : Planes{x + grad.x.plane(unit.n, 0) + unit.first, grad.x.pixels(),
+                                          in_blocks * grad.x.pixels()};
+        for (int64_t o = 0; o < out_blocks; o += kProductVectors) {
+          const Planes b{dy + grad.y.plane(unit.n, o) + unit.first, grad.y.pixels(), out_blocks * grad.y.pixels()};
+          const Place c{dw + o * in_blocks * kBlock, 1, in_blocks * kBlock};
+          multiply_panel(std::min<int64_t>(kProductVectors, out_blocks - o), unit, in_blocks, a, b, {{}, c, add});
+        }
+      });
+}
+
+// Both halves of the pixels of a unit, and of each image the sums of its quarters s1 to s4.
+struct Halves {
+  Planes quarters[2][2];  // [channel half][pixel half]
+  Planes sums[4];
+};
+
+// Makes the halves of one operand, in `memory`.
+class HalvesMaker {
+ public:
+  HalvesMaker(const BlockedShape& shape, const Grid& grid, int64_t half, const Units& units)
+      : shape_(shape), grid_(grid), half_(half), rows_(units.rows), gathers_(grid.pixels() % 2 != 0 || !grid.whole()) {
+    blocks_ = shape.blocks() / 2;
+    gathered_ = gathers_ ? 2 * blocks_ * 2 * rows_ : 0;
+    image_vectors_ = gathered_ + 4 * blocks_ * rows_;
+  }
+  int64_t image_vectors() const { return image_vectors_; }
+
+  template <typename Sum>  // of four quarters
+  Halves operator()(const Lanes* from, const Unit& unit, Lanes* memory, const Sum& sum_of) const {
+    Halves halves;
+    for (int64_t channel = 0; channel < 2; ++channel) {
+      for (int64_t pixel = 0; pixel < 2; ++pixel) {
+        halves.quarters[channel][pixel] =
+            gathers_ ? Planes{memory + (channel * blocks_ * 2 + pixel) * rows_, 2 * rows_, image_vectors_}
+                     : Planes{from + shape_.plane(unit.n, channel * blocks_) + pixel * half_ + unit.first,
+                              shape_.pixels(), 2 * blocks_ * shape_.pixels()};
+      }
+    }
+    for (int64_t s = 0; s < 4; ++s) halves.sums[s] = {memory + gathered_ + s * blocks_ * rows_, rows_, image_vectors_};
+    for (int64_t i = 0; i < unit.images; ++i) {
+      Lanes* image = memory + i * image_vectors_;
+      for (int64_t c = 0; gathers_ && c < 2 * blocks_; ++c) {
+        const Lanes* plane = from + shape_.plane(unit.n + i, c);
+        gather(grid_, plane, unit.first, unit.rows, image + 2 * c * rows_);
+        gather(grid_, plane, half_ + unit.first, unit.rows, image + (2 * c + 1) * rows_);
+      }
+      for (int64_t c = 0; c < blocks_; ++c) {
+        const auto plane = [&](int64_t channel, int64_t pixel) {
+          const Planes& quarter = halves.quarters[channel][pixel];
+          return quarter.data + i * quarter.image_stride + c * quarter.block_stride;
+        };
+        const Lanes *q11 = plane(0, 0), *q12 = plane(0, 1), *q21 = plane(1, 0), *q22 = plane(1, 1);
+        Lanes* to = image + gathered_ + c * rows_;
+        for (int64_t p = 0; p < unit.rows; ++p) {
+          const strassen::Sums sums = sum_of(q11[p], q12[p], q21[p], q22[p]);
+          to[p] = sums.s1;
+          to[blocks_ * rows_ + p] = sums.s2;
+          to[2 * blocks_ * rows_ + p] = sums.s3;
+          to[3 * blocks_ * rows_ + p] = sums.s4;
+        }
+      }
+    }
+    return halves;
+  }
+
+ private:
+  BlockedShape shape_;
+  Grid grid_;
+  int64_t half_, rows_;
+  bool gathers_;
+  int64_t blocks_, gathered_, image_vectors_;
+};
+
+Kernel with_strassen(const WeightGradient& grad) {
+  constexpr int64_t kChunkBlocks = 8;  // of rows: what is on its way stays in the nearest cache
+  const int64_t in_half = grad.x.blocks() / 2, out_half = grad.y.blocks() / 2;
+  const int64_t half = (grad.pixels() + 1) / 2;
+  const Units units(grad.x.batch, half, kMostPixels / 2, grad.threads);
+  const HalvesMaker halves_of_x(grad.x, grad.grid, half, units), halves_of_y(grad.y, grad.whole, half, units);
+  const int64_t x_vectors = units.images * halves_of_x.image_vectors();
+  const int64_t y_vectors = units.images * halves_of_y.image_vectors();
+  return over_units(
+      "strassen", grad, units, x_vectors + y_vectors + strassen::work_vectors(kChunkBlocks * kBlock),
+      [=](const Lanes* x, const Lanes* dy, const Unit& unit, bool add, Lanes* dw, Lanes* work) {
+        // Rows of A are channels, its columns pixels; of B the other way round.
+        const Halves xs = halves_of_x(x, unit, work, strassen::sums_of_a);
+        const Halves ys = halves_of_y(dy, unit, work + x_vectors, [](Lanes o1p1, Lanes o1p2, Lanes o2p1, Lanes o2p2) {
+          return strassen::sums_of_b(o1p1, o2p1, o1p2, o2p2);
+        });
+        const auto from_block = [](Planes planes, int64_t block) {
+          planes.data += block * planes.block_stride;
+          return planes;
+        };
+        const int64_t filter = 2 * in_half * kBlock;
+        for (int64_t o = 0; o < out_half; o += kProductVectors) {
+          const strassen::RightOperands<Planes> b{
+              from_block(ys.quarters[0][0], o), from_block(ys.quarters[0][1], o), from_block(ys.quarters[1][1], o),
+              from_block(ys.sums[0], o),        from_block(ys.sums[1], o),        from_block(ys.sums[2], o),
+              from_block(ys.sums[3], o)};
+          for (int64_t first = 0; first < in_half; first += kChunkBlocks) {
+            const int64_t blocks = std::min(kChunkBlocks, in_half - first);
+            const strassen::LeftOperands<Planes> a{
+                from_block(xs.quarters[0][0], first), from_block(xs.quarters[0][1], first),
+                from_block(xs.quarters[1][1], first), from_block(xs.sums[0], first),
+                from_block(xs.sums[1], first),        from_block(xs.sums[2], first),
+                from_block(xs.sums[3], first)};
+            const auto place = [&](int64_t row_half, int64_t column_half) {
+              return Place{dw + (column_half * out_half + o) * filter + (row_half * in_half + first) * kBlock, 1, filter};
+            };
+            const strassen::Quarters c{place(0, 0), place(0, 1), place(1, 0), place(1, 1)};
+            strassen::multiply_quarters(a, b, c, add, blocks * kBlock, work + x_vectors + y_vectors,
+                                        [&](Planes left, Planes right, const Result& result) {
+                                          multiply<kProductVectors>(unit, blocks, left, right, result);
+                                        });
+          }
+        }
+      });
+}
+
+}  // namespace
+
+std::vector<Kernel> weight_gradient_kernels(const PointwiseProblem& problem) {
+  const graph::Window& w = problem.attrs.window;
+  const BlockedShape x(problem.x), y(problem.y);
+  const WeightGradient grad{x,
+                            y,
+                            {x.height, x.width, w.stride_h, w.stride_w, y.height, y.width},
+                            {y.height, y.width, 1, 1, y.height, y.width},
+                            omp_get_max_threads()};
+  std::vector<Kernel> kernels{plain(grad)};
+  const bool halves = x.blocks() % 2 == 0 && y.blocks() % (2 * kProductVectors) == 0;
+  if (halves && grad.pixels() >= 2 * kProductRows) kernels.push_back(with_strassen(grad));
+  return kernels;
+}
+
+}  // namespace millrace::backend::cpu::pointwise

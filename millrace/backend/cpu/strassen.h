@@ -1,0 +1,64 @@
+// Strassen's product of matrices cut into quarters, in Winograd's form: 7 products of quarters instead of 8, and
+// 15 sums. Sums of operands are made by the caller,
+//   s1 = a21 + a22   s2 = s1 - a11   s3 = a11 - a21   s4 = a12 - s2
+//   t1 = b12 - b11   t2 = b22 - t1   t3 = b22 - b12   t4 = b21 - t2
+// and those of results are made on the way: every quarter of C is written once.
+#pragma once
+
+#include "millrace/backend/cpu/pointwise_tile.h"
+
+namespace millrace::backend::cpu::strassen {
+
+struct Sums {
+  Lanes s1, s2, s3, s4;
+};
+inline Sums sums_of_a(Lanes a11, Lanes a12, Lanes a21, Lanes a22) {
+  const Lanes s1 = a21 + a22, s2 = s1 - a11;
+  return {s1, s2, a11 - a21, a12 - s2};
+}
+inline Sums sums_of_b(Lanes b11, Lanes b12, Lanes b21, Lanes b22) {
+  const Lanes t1 = b12 - b11, t2 = b22 - t1;
+  return {t1, t2, b22 - b12, b21 - t2};
+}
+
+template <typename A>
+struct LeftOperands {
+  A a11, a12, a22, s1, s2, s3, s4;
+};
+template <typename B>
+struct RightOperands {
+  B b11, b21, b22, t1, t2, t3, t4;
+};
+struct Quarters {
+  pointwise::Place c11, c12, c21, c22;
+};
+
+// Vectors of memory for results on their way.
+constexpr int64_t work_vectors(int64_t rows) { return 3 * rows * kProductVectors; }
+
+// One panel of kProductVectors columns of each quarter. multiply(a, b, result) makes one product of quarters.
+template <typename A, typename B, typename Multiply>
+void multiply_quarters(const LeftOperands<A>& a, const RightOperands<B>& b, const Quarters& c, bool add, int64_t rows,
+                       Lanes* work, const Multiply& multiply) {
+  using pointwise::Place;
+  const Place p{work, kProductVectors, 1}, q{p.data + rows * kProductVectors, kProductVectors, 1};
+  const Place r{q.data + rows * kProductVectors, kProductVectors, 1};
+  multiply(a.a11, b.b11, {{}, p});
+  multiply(a.a12, b.b21, {p, c.c11, add});
+  multiply(a.s2, b.t2, {p, p});
+  multiply(a.s3, b.t3, {p, q});
+  multiply(a.a22, b.t4, {q, c.c21, add});
+  multiply(a.s1, b.t1, {{}, r});
+  for (int64_t i = 0; i < rows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kProductVectors; ++j) {
+      const Lanes product = r.at(i, j), sum = q.at(i, j) + product;
+      p.at(i, j) += product;
+      Lanes& to = c.c22.at(i, j);
+      to = add ? to + sum : sum;
+    }
+  }
+  multiply(a.s4, b.b22, {p, c.c12, add});
+}
+
+}  // namespace millrace::backend::cpu::strassen
