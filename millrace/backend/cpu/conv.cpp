@@ -1,4 +1,5 @@
-// Convolution: direct and Winograd from oneDNN, our own Winograd and our own 1 x 1, the fastest kept per layer and pass.
+// Convolution: direct and Winograd from oneDNN, our own Winograd and products of matrices, the fastest kept per layer
+// and pass.
 #include <fmt/format.h>
 
 #include <functional>
@@ -7,7 +8,7 @@
 
 #include "millrace/backend/cpu/chooser.h"
 #include "millrace/backend/cpu/kernels.h"
-#include "millrace/backend/cpu/pointwise.h"
+#include "millrace/backend/cpu/matrix_conv.h"
 #include "millrace/backend/cpu/winograd.h"
 #include "millrace/base/error.h"
 
@@ -130,12 +131,12 @@ bool allows(Convolution convolution, const std::string& algorithm) {
     case Convolution::Winograd: return algorithm == "winograd";
     case Convolution::WinogradBlocks: return algorithm == "winograd_blocks";
     case Convolution::WinogradPanels: return algorithm == "winograd_panels";
-    case Convolution::Pointwise: return algorithm == "pointwise";
+    case Convolution::Product: return algorithm == "product";
     case Convolution::Strassen: return algorithm == "strassen";
     case Convolution::Direct: break;
   }
   // Every multiplication of the definition, and no other.
-  return algorithm == "direct" || algorithm == "direct_any" || algorithm == "pointwise";
+  return algorithm == "direct" || algorithm == "direct_any" || algorithm == "product";
 }
 
 }  // namespace
@@ -179,7 +180,7 @@ Kernel prepare_conv(std::shared_ptr<OneDnn> dnn, Chooser& chooser, Convolution c
       }
     };
     offer_own(winograd_kernels({pass, x_shape, y_shape, attrs, node.relu}, w));
-    offer_own(pointwise_kernels({pass, x_shape, y_shape, attrs, node.relu}, w));
+    offer_own(matrix_conv_kernels({pass, x_shape, y_shape, attrs, node.relu}, w));
   }
   if (allows(convolution, "winograd") && small_kernel) {
     offer("winograd", algorithm::convolution_winograd, true);

@@ -5,7 +5,7 @@
 // and those of results are made on the way: every quarter of C is written once.
 #pragma once
 
-#include "millrace/backend/cpu/pointwise_tile.h"
+#include "millrace/backend/cpu/matrix_tile.h"
 
 namespace millrace::backend::cpu::strassen {
 
@@ -30,7 +30,7 @@ struct RightOperands {
   B b11, b21, b22, t1, t2, t3, t4;
 };
 struct Quarters {
-  pointwise::Place c11, c12, c21, c22;
+  matrix_conv::Place c11, c12, c21, c22;
 };
 
 // Vectors of memory for results on their way.
@@ -40,7 +40,7 @@ constexpr int64_t work_vectors(int64_t rows) { return 3 * rows * kProductVectors
 template <typename A, typename B, typename Multiply>
 void multiply_quarters(const LeftOperands<A>& a, const RightOperands<B>& b, const Quarters& c, bool add, int64_t rows,
                        Lanes* work, const Multiply& multiply) {
-  using pointwise::Place;
+  using matrix_conv::Place;
   const Place p{work, kProductVectors, 1}, q{p.data + rows * kProductVectors, kProductVectors, 1};
   const Place r{q.data + rows * kProductVectors, kProductVectors, 1};
   multiply(a.a11, b.b11, {{}, p});

@@ -1,5 +1,5 @@
-// Our own 1 x 1 convolution against the reference, as it stands and by Strassen, over odd pixel counts, strides, and
-// channel counts that panels and halves do not divide.
+// Our own convolution as a product of matrices against the reference, as it stands and by Strassen, over odd pixel
+// counts, strides, windows, and channel counts that panels and halves do not divide.
 #include <fmt/format.h>
 
 #include "backend/cpu/cpu_harness.h"
@@ -12,13 +12,10 @@ using graph::Window;
 
 constexpr Pass kPasses[] = {Pass::Forward, Pass::Evaluate, Pass::InputGrad, Pass::WeightGrad};
 
-class Pointwise : public CpuKernels {
+class MatrixConv : public CpuKernels {
  protected:
-  static NodeSpec spec(Pass pass, const Shape& x, int out, int stride = 1) {
-    return {.kind = OpKind::Conv2d,
-            .pass = pass,
-            .x = x,
-            .attrs = Conv2dAttrs{out, Window::square(1, stride, 0), 1, false}};
+  static NodeSpec spec(Pass pass, const Shape& x, int out, const Window& window = Window::square(1)) {
+    return {.kind = OpKind::Conv2d, .pass = pass, .x = x, .attrs = Conv2dAttrs{out, window, 1, false}};
   }
   static std::string algorithm_of(Backend& cpu, const NodeSpec& spec) {
     return cpu.prepare(build_as_emitted(spec).view()).algorithm;
@@ -31,28 +28,38 @@ class Pointwise : public CpuKernels {
   }
 };
 
-TEST_F(Pointwise, MatchesTheReference) {
+TEST_F(MatrixConv, MatchesTheReference) {
   for (const Pass pass : kPasses) {
     for (const auto& [in, out] : {std::pair{16, 64}, {48, 32}, {32, 176}, {160, 16}}) {
       for (const auto& [height, width] : {std::pair{1, 1}, {5, 7}, {14, 14}, {17, 31}}) {
-        expect_right(Convolution::Pointwise, "pointwise", spec(pass, {3, in, height, width}, out));
+        expect_right(Convolution::Product, "product", spec(pass, {3, in, height, width}, out));
       }
     }
   }
 }
 
-TEST_F(Pointwise, StepsOverPixels) {
+TEST_F(MatrixConv, StepsOverPixels) {
   for (const Pass pass : kPasses) {
     for (const int stride : {2, 3}) {
       for (const auto& [height, width] : {std::pair{7, 9}, {8, 6}, {28, 30}}) {
-        expect_right(Convolution::Pointwise, "pointwise", spec(pass, {2, 32, height, width}, 80, stride));
+        expect_right(Convolution::Product, "product", spec(pass, {2, 32, height, width}, 80, Window::square(1, stride)));
       }
     }
   }
 }
 
-TEST_F(Pointwise, IsNotOfferedWithBiasGroupsOrPadding) {
-  const auto cpu = make_cpu(Convolution::Pointwise);
+TEST_F(MatrixConv, BringsTogetherWhatTapsRead) {
+  for (const Pass pass : kPasses) {
+    for (const Window& window : {Window::square(3, 2, 1), Window::square(3, 2, 0), Window::square(5, 3, 2),
+                                 Window::square(3, 2, 2, 2), Window{3, 1, 2, 1, 1, 0, 1, 1}}) {
+      expect_right(Convolution::Product, "product", spec(pass, {2, 32, 9, 12}, 80, window));
+      expect_right(Convolution::Product, "product", spec(pass, {1, 16, 31, 17}, 16, window));
+    }
+  }
+}
+
+TEST_F(MatrixConv, IsNotOfferedWithBiasGroupsOrWhereWinogradIsAtHome) {
+  const auto cpu = make_cpu(Convolution::Product);
   for (const Conv2dAttrs& attrs :
        {Conv2dAttrs{32, Window::square(1), 1, true}, Conv2dAttrs{32, Window::square(1), 2, false},
         Conv2dAttrs{32, Window::square(1, 1, 1), 1, false}, Conv2dAttrs{32, Window::square(3, 1, 1), 1, false}}) {
@@ -62,7 +69,7 @@ TEST_F(Pointwise, IsNotOfferedWithBiasGroupsOrPadding) {
   }
 }
 
-class Strassen : public Pointwise {
+class Strassen : public MatrixConv {
  protected:
   // Sums of quarters cancel again: its worst element rounds a few times worse.
   Strassen() { tolerance_ = 2e-5; }
@@ -80,7 +87,8 @@ TEST_F(Strassen, MatchesTheReference) {
 TEST_F(Strassen, StepsOverPixels) {
   for (const Pass pass : kPasses) {
     for (const auto& [height, width] : {std::pair{9, 13}, {14, 14}, {28, 30}}) {
-      expect_right(Convolution::Strassen, "strassen", spec(pass, {2, 128, height, width}, 128, 2));
+      expect_right(Convolution::Strassen, "strassen", spec(pass, {2, 128, height, width}, 128, Window::square(1, 2)));
+      expect_right(Convolution::Strassen, "strassen", spec(pass, {2, 128, height, width}, 128, Window::square(3, 2, 1)));
     }
   }
 }
@@ -123,7 +131,7 @@ TEST_F(Strassen, ASampleIsItsOwn) {
 
 // Measured with AVX-512 for 512 channels of 14 x 14, batch 4, and bounded at about four times that:
 //                 F        I        W
-//   pointwise   4.1e-7   4.1e-7   2.6e-7
+//   product     4.1e-7   4.1e-7   2.6e-7
 //   strassen    9.0e-7   8.9e-7   5.6e-7
 TEST_F(Strassen, RoundingIsBounded) {
   for (const Pass pass : {Pass::Forward, Pass::InputGrad, Pass::WeightGrad}) {
@@ -146,8 +154,8 @@ TEST_F(Strassen, RoundingIsBounded) {
       }
       return std::sqrt(distance / norm);
     };
-    const double plain_error = error(Convolution::Pointwise), strassen_error = error(Convolution::Strassen);
-    RecordProperty(fmt::format("{}_pointwise", graph::name_of(pass)), fmt::format("{:.2e}", plain_error));
+    const double plain_error = error(Convolution::Product), strassen_error = error(Convolution::Strassen);
+    RecordProperty(fmt::format("{}_product", graph::name_of(pass)), fmt::format("{:.2e}", plain_error));
     RecordProperty(fmt::format("{}_strassen", graph::name_of(pass)), fmt::format("{:.2e}", strassen_error));
     EXPECT_LT(strassen_error, 4e-6);
     EXPECT_GT(strassen_error, 1.5 * plain_error) << "this does not measure Strassen";

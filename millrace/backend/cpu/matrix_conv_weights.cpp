@@ -1,12 +1,12 @@
-// The weight gradient of a 1 x 1 convolution: rows are input channels, columns output channels, summed over pixels.
+// The weight gradient as a product: rows are input channels, tap by tap, columns output channels, summed over pixels.
 // Every thread sums over units of its own.
 #include <omp.h>
 
-#include "millrace/backend/cpu/pointwise.h"
-#include "millrace/backend/cpu/pointwise_tile.h"
+#include "millrace/backend/cpu/matrix_conv.h"
+#include "millrace/backend/cpu/matrix_tile.h"
 #include "millrace/backend/cpu/strassen.h"
 
-namespace millrace::backend::cpu::pointwise {
+namespace millrace::backend::cpu::matrix_conv {
 namespace {
 
 // Channel blocks of the pixels of a unit: pixel p of image i at data[block * block_stride + i * image_stride + p].
@@ -42,11 +42,11 @@ void multiply_panel(int64_t columns, const Unit& unit, int64_t blocks, Planes a,
 }
 
 struct WeightGradient {
-  BlockedShape x, y;
-  Grid grid, whole;  // of x and of dy
+  Taps x, y;  // y: those of its own pixels
   int threads;
 
-  int64_t pixels() const { return whole.pixels(); }
+  int64_t pixels() const { return x.y.pixels(); }
+  int64_t batch() const { return x.y.batch; }
   int64_t vectors() const { return x.blocks() * kBlock * y.blocks(); }
 };
 
@@ -93,23 +93,22 @@ Kernel over_units(const char* name, const WeightGradient& grad, const Units& uni
 
 Kernel plain(const WeightGradient& grad) {
   const int64_t in_blocks = grad.x.blocks(), out_blocks = grad.y.blocks();
-  const Units units(grad.x.batch, grad.pixels(), kMostPixels, grad.threads);
-  const bool gathers = !grad.grid.whole();
+  const Units units(grad.batch(), grad.pixels(), kMostPixels, grad.threads);
+  const bool gathers = !grad.x.plain();
   const int64_t image_vectors = gathers ? in_blocks * units.rows : 0;
   return over_units(
-      "pointwise", grad, units, units.images * image_vectors,
+      "product", grad, units, units.images * image_vectors,
       [=](const Lanes* x, const Lanes* dy, const Unit& unit, bool add, Lanes* dw, Lanes* work) {
         for (int64_t i = 0; gathers && i < unit.images; ++i) {
           for (int64_t c = 0; c < in_blocks; ++c) {
-            gather(grad.grid, x + grad.x.plane(unit.n + i, c), unit.first, unit.rows,
-                   work + i * image_vectors + c * units.rows);
+            grad.x.gather(x, unit.n + i, c, unit.first, unit.rows, work + i * image_vectors + c * units.rows);
           }
         }
         const Planes a = gathers ? Planes{work, units.rows, image_vectors}
-                                 : Planes{x + grad.x.plane(unit.n, 0) + unit.first, grad.x.pixels(),
-                                          in_blocks * grad.x.pixels()};
+                                 : Planes{x + grad.x.x.plane(unit.n, 0) + unit.first, grad.pixels(),
+                                          in_blocks * grad.pixels()};
         for (int64_t o = 0; o < out_blocks; o += kProductVectors) {
-          const Planes b{dy + grad.y.plane(unit.n, o) + unit.first, grad.y.pixels(), out_blocks * grad.y.pixels()};
+          const Planes b{dy + grad.y.x.plane(unit.n, o) + unit.first, grad.pixels(), out_blocks * grad.pixels()};
           const Place c{dw + o * in_blocks * kBlock, 1, in_blocks * kBlock};
           multiply_panel(std::min<int64_t>(kProductVectors, out_blocks - o), unit, in_blocks, a, b, {{}, c, add});
         }
@@ -125,9 +124,9 @@ struct Halves {
 // Makes the halves of one operand, in `memory`.
 class HalvesMaker {
  public:
-  HalvesMaker(const BlockedShape& shape, const Grid& grid, int64_t half, const Units& units)
-      : shape_(shape), grid_(grid), half_(half), rows_(units.rows), gathers_(grid.pixels() % 2 != 0 || !grid.whole()) {
-    blocks_ = shape.blocks() / 2;
+  HalvesMaker(const Taps& taps, int64_t half, const Units& units)
+      : taps_(taps), half_(half), rows_(units.rows), gathers_(taps.y.pixels() % 2 != 0 || !taps.plain()) {
+    blocks_ = taps.blocks() / 2;
     gathered_ = gathers_ ? 2 * blocks_ * 2 * rows_ : 0;
     image_vectors_ = gathered_ + 4 * blocks_ * rows_;
   }
@@ -140,17 +139,16 @@ class HalvesMaker {
       for (int64_t pixel = 0; pixel < 2; ++pixel) {
         halves.quarters[channel][pixel] =
             gathers_ ? Planes{memory + (channel * blocks_ * 2 + pixel) * rows_, 2 * rows_, image_vectors_}
-                     : Planes{from + shape_.plane(unit.n, channel * blocks_) + pixel * half_ + unit.first,
-                              shape_.pixels(), 2 * blocks_ * shape_.pixels()};
+                     : Planes{from + taps_.x.plane(unit.n, channel * blocks_) + pixel * half_ + unit.first,
+                              taps_.x.pixels(), 2 * blocks_ * taps_.x.pixels()};
       }
     }
     for (int64_t s = 0; s < 4; ++s) halves.sums[s] = {memory + gathered_ + s * blocks_ * rows_, rows_, image_vectors_};
     for (int64_t i = 0; i < unit.images; ++i) {
       Lanes* image = memory + i * image_vectors_;
       for (int64_t c = 0; gathers_ && c < 2 * blocks_; ++c) {
-        const Lanes* plane = from + shape_.plane(unit.n + i, c);
-        gather(grid_, plane, unit.first, unit.rows, image + 2 * c * rows_);
-        gather(grid_, plane, half_ + unit.first, unit.rows, image + (2 * c + 1) * rows_);
+        taps_.gather(from, unit.n + i, c, unit.first, unit.rows, image + 2 * c * rows_);
+        taps_.gather(from, unit.n + i, c, half_ + unit.first, unit.rows, image + (2 * c + 1) * rows_);
       }
       for (int64_t c = 0; c < blocks_; ++c) {
         const auto plane = [&](int64_t channel, int64_t pixel) {
@@ -172,8 +170,7 @@ class HalvesMaker {
   }
 
  private:
-  BlockedShape shape_;
-  Grid grid_;
+  Taps taps_;
   int64_t half_, rows_;
   bool gathers_;
   int64_t blocks_, gathered_, image_vectors_;
@@ -183,8 +180,8 @@ Kernel with_strassen(const WeightGradient& grad) {
   constexpr int64_t kChunkBlocks = 8;  // of rows: what is on its way stays in the nearest cache
   const int64_t in_half = grad.x.blocks() / 2, out_half = grad.y.blocks() / 2;
   const int64_t half = (grad.pixels() + 1) / 2;
-  const Units units(grad.x.batch, half, kMostPixels / 2, grad.threads);
-  const HalvesMaker halves_of_x(grad.x, grad.grid, half, units), halves_of_y(grad.y, grad.whole, half, units);
+  const Units units(grad.batch(), half, kMostPixels / 2, grad.threads);
+  const HalvesMaker halves_of_x(grad.x, half, units), halves_of_y(grad.y, half, units);
   const int64_t x_vectors = units.images * halves_of_x.image_vectors();
   const int64_t y_vectors = units.images * halves_of_y.image_vectors();
   return over_units(
@@ -227,18 +224,12 @@ Kernel with_strassen(const WeightGradient& grad) {
 
 }  // namespace
 
-std::vector<Kernel> weight_gradient_kernels(const PointwiseProblem& problem) {
-  const graph::Window& w = problem.attrs.window;
-  const BlockedShape x(problem.x), y(problem.y);
-  const WeightGradient grad{x,
-                            y,
-                            {x.height, x.width, w.stride_h, w.stride_w, y.height, y.width},
-                            {y.height, y.width, 1, 1, y.height, y.width},
-                            omp_get_max_threads()};
+std::vector<Kernel> weight_gradient_kernels(const Taps& taps) {
+  const WeightGradient grad{taps, {taps.y, taps.y, graph::Window::square(1)}, omp_get_max_threads()};
   std::vector<Kernel> kernels{plain(grad)};
-  const bool halves = x.blocks() % 2 == 0 && y.blocks() % (2 * kProductVectors) == 0;
+  const bool halves = grad.x.blocks() % 2 == 0 && grad.y.blocks() % (2 * kProductVectors) == 0;
   if (halves && grad.pixels() >= 2 * kProductRows) kernels.push_back(with_strassen(grad));
   return kernels;
 }
 
-}  // namespace millrace::backend::cpu::pointwise
+}  // namespace millrace::backend::cpu::matrix_conv

@@ -1,11 +1,11 @@
-// 1 x 1 convolution forward, and back with turned filters: rows are pixels, columns output channels.
+// Convolution as a product, forward, and back with turned filters: rows are pixels, columns output channels.
 #include <omp.h>
 
-#include "millrace/backend/cpu/pointwise.h"
-#include "millrace/backend/cpu/pointwise_tile.h"
+#include "millrace/backend/cpu/matrix_conv.h"
+#include "millrace/backend/cpu/matrix_tile.h"
 #include "millrace/backend/cpu/strassen.h"
 
-namespace millrace::backend::cpu::pointwise {
+namespace millrace::backend::cpu::matrix_conv {
 namespace {
 
 // a(row, k) is lane k % kBlock of data[k / kBlock * block_stride + row].
@@ -37,13 +37,14 @@ void multiply(int64_t rows, int64_t blocks, Pixels a, Filters b, const Result& r
   });
 }
 
+// Forward from x to y, or back from dy to dx with turned filters. Rows are the pixels of y on both sides.
 struct Convolution {
-  BlockedShape in, out;
-  Grid in_grid, out_grid;
+  Taps in, out;
   bool turned;
   int threads;
 
-  int64_t pixels() const { return in_grid.pixels(); }
+  int64_t pixels() const { return in.y.pixels(); }
+  int64_t batch() const { return in.y.batch; }
   int64_t filter_vectors() const { return in.blocks() * kBlock * out.blocks(); }
 };
 
@@ -62,6 +63,22 @@ void turn_filters(const Convolution& conv, const Lanes* w, Lanes* to) {
   }
 }
 
+// Within a parallel region: calls run(unit) for all units. Results that are added to what is there meet in an image,
+// which then is one thread's, and begins with zeros.
+template <typename Run>
+void for_units(const Convolution& conv, const Units& units, bool adds, Lanes* out, const Run& run) {
+  const int64_t together = adds ? units.per_image : 1;
+#pragma omp for schedule(dynamic)
+  for (int64_t group = 0; group < units.count / together; ++group) {
+    if (adds) {
+      const Unit unit = units.at(group * together);
+      const int64_t first = conv.out.x.plane(unit.n, 0);
+      std::fill(out + first, out + conv.out.x.plane(unit.n + unit.images, 0), Lanes{});
+    }
+    for (int64_t i = 0; i < together; ++i) run(units.at(group * together + i));
+  }
+}
+
 void multiply_panel(int64_t columns, int64_t rows, int64_t blocks, Pixels a, Filters b, const Result& result) {
   switch (columns) {
     case 1: multiply<1>(rows, blocks, a, b, result); break;
@@ -73,12 +90,12 @@ void multiply_panel(int64_t columns, int64_t rows, int64_t blocks, Pixels a, Fil
 
 Kernel plain(const Convolution& conv) {
   const int64_t in_blocks = conv.in.blocks(), out_blocks = conv.out.blocks();
-  const Units units(conv.in.batch, conv.pixels(), kMostPixels, conv.threads);
-  const bool gathers = !conv.in_grid.whole(), scatters = !conv.out_grid.whole();
+  const Units units(conv.batch(), conv.pixels(), kMostPixels, conv.threads);
+  const bool gathers = !conv.in.plain(), scatters = !conv.out.plain();
   const int64_t turned_vectors = conv.turned ? conv.filter_vectors() : 0;
   const int64_t gathered_vectors = gathers ? in_blocks * units.rows : 0;  // of an image
   const int64_t own = units.images * gathered_vectors + (scatters ? kProductVectors * units.rows : 0);
-  Kernel kernel{"pointwise", static_cast<size_t>(turned_vectors + conv.threads * own) * sizeof(Lanes), {}};
+  Kernel kernel{"product", static_cast<size_t>(turned_vectors + conv.threads * own) * sizeof(Lanes), {}};
   kernel.bind = [=](const Bindings& bind) -> Task {
     const auto* in = bind.read<Lanes>(0);
     const auto* w = bind.read<Lanes>(1);
@@ -91,13 +108,11 @@ Kernel plain(const Convolution& conv) {
         Lanes* gathered = scratch + turned_vectors + omp_get_thread_num() * own;
         Lanes* panel = gathered + units.images * gathered_vectors;
         if (conv.turned) turn_filters(conv, w, scratch);
-#pragma omp for schedule(dynamic)
-        for (int64_t index = 0; index < units.count; ++index) {
-          const Unit unit = units.at(index);
+        for_units(conv, units, scatters, out, [&](const Unit& unit) {
           for (int64_t i = 0; gathers && i < unit.images; ++i) {
             for (int64_t c = 0; c < in_blocks; ++c) {
-              gather(conv.in_grid, in + conv.in.plane(unit.n + i, c), unit.first, unit.rows,
-                     gathered + i * gathered_vectors + c * units.rows);
+              conv.in.gather(in, unit.n + i, c, unit.first, unit.rows,
+                             gathered + i * gathered_vectors + c * units.rows);
             }
           }
           for (int64_t o = 0; o < out_blocks; o += kProductVectors) {
@@ -105,23 +120,23 @@ Kernel plain(const Convolution& conv) {
             const Filters b{filters + o * in_blocks * kBlock, in_blocks * kBlock};
             for (int64_t i = 0; i < unit.images; ++i) {
               const Pixels a = gathers ? Pixels{gathered + i * gathered_vectors, units.rows}
-                                       : Pixels{in + conv.in.plane(unit.n + i, 0) + unit.first, conv.in.pixels()};
-              Lanes* planes = out + conv.out.plane(unit.n + i, o);
-              const Place c = scatters ? Place{panel, 1, units.rows} : Place{planes + unit.first, 1, conv.out.pixels()};
+                                       : Pixels{in + conv.in.x.plane(unit.n + i, 0) + unit.first, conv.pixels()};
+              const Place c = scatters ? Place{panel, 1, units.rows}
+                                       : Place{out + conv.out.x.plane(unit.n + i, o) + unit.first, 1, conv.pixels()};
               multiply_panel(columns, unit.rows, in_blocks, a, b, {{}, c});
               for (int64_t j = 0; scatters && j < columns; ++j) {
-                scatter(conv.out_grid, &c.at(0, j), unit.first, unit.rows, planes + j * conv.out.pixels());
+                conv.out.scatter(&c.at(0, j), unit.n + i, o + j, unit.first, unit.rows, out);
               }
             }
           }
-        }
+        });
       }
     };
   };
   return kernel;
 }
 
-// Sums of the quarters of B: t1 to t4, each [output channel block][input channel].
+// Sums of the quarters of B: t1 to t4, each [column][input channel].
 void sum_filters(const Convolution& conv, const Lanes* filters, Lanes* sums) {
   const int64_t depth = conv.in.blocks() / 2 * kBlock, columns = conv.out.blocks() / 2;
 #pragma omp for schedule(static)
@@ -141,9 +156,9 @@ void sum_filters(const Convolution& conv, const Lanes* filters, Lanes* sums) {
 Kernel with_strassen(const Convolution& conv) {
   const int64_t in_half = conv.in.blocks() / 2, out_half = conv.out.blocks() / 2;
   const int64_t half = (conv.pixels() + 1) / 2;  // the last pixel of the second half may be none
-  const Units units(conv.in.batch, half, kMostPixels / 2, conv.threads);
+  const Units units(conv.batch(), half, kMostPixels / 2, conv.threads);
   const bool odd = conv.pixels() % 2 != 0;
-  const bool gathers = odd || !conv.in_grid.whole(), scatters = odd || !conv.out_grid.whole();
+  const bool gathers = odd || !conv.in.plain(), scatters = odd || !conv.out.plain();
   const int64_t turned_vectors = conv.turned ? conv.filter_vectors() : 0;
   const int64_t shared = turned_vectors + conv.filter_vectors();
   // Of an image: its pixels, both halves of a channel together, and the sums of their quarters.
@@ -167,13 +182,11 @@ Kernel with_strassen(const Convolution& conv) {
         Lanes* work = panel + panel_vectors;
         if (conv.turned) turn_filters(conv, w, scratch);
         sum_filters(conv, filters, filter_sums);
-#pragma omp for schedule(dynamic)
-        for (int64_t index = 0; index < units.count; ++index) {
-          const Unit unit = units.at(index);
+        for_units(conv, units, scatters, out, [&](const Unit& unit) {
           const auto pixels_of = [&](int64_t i, int64_t channel_half, int64_t pixel_half) -> Pixels {
             if (!gathers) {
-              return {in + conv.in.plane(unit.n + i, channel_half * in_half) + pixel_half * half + unit.first,
-                      conv.in.pixels()};
+              return {in + conv.in.x.plane(unit.n + i, channel_half * in_half) + pixel_half * half + unit.first,
+                      conv.pixels()};
             }
             return {images + i * image_vectors + (channel_half * in_half * 2 + pixel_half) * units.rows,
                     2 * units.rows};
@@ -181,9 +194,8 @@ Kernel with_strassen(const Convolution& conv) {
           for (int64_t i = 0; i < unit.images; ++i) {
             Lanes* image = images + i * image_vectors;
             for (int64_t c = 0; gathers && c < 2 * in_half; ++c) {
-              const Lanes* plane = in + conv.in.plane(unit.n + i, c);
-              gather(conv.in_grid, plane, unit.first, unit.rows, image + 2 * c * units.rows);
-              gather(conv.in_grid, plane, half + unit.first, unit.rows, image + (2 * c + 1) * units.rows);
+              conv.in.gather(in, unit.n + i, c, unit.first, unit.rows, image + 2 * c * units.rows);
+              conv.in.gather(in, unit.n + i, c, half + unit.first, unit.rows, image + (2 * c + 1) * units.rows);
             }
             const Pixels a11 = pixels_of(i, 0, 0), a12 = pixels_of(i, 1, 0), a21 = pixels_of(i, 0, 1),
                          a22 = pixels_of(i, 1, 1);
@@ -217,8 +229,8 @@ Kernel with_strassen(const Convolution& conv) {
                 if (scatters) {
                   return {panel + (column_half * kProductVectors * 2 + pixel_half) * units.rows, 1, 2 * units.rows};
                 }
-                return {out + conv.out.plane(unit.n + i, column_half * out_half + o) + pixel_half * half + unit.first, 1,
-                        conv.out.pixels()};
+                return {out + conv.out.x.plane(unit.n + i, column_half * out_half + o) + pixel_half * half + unit.first,
+                        1, conv.pixels()};
               };
               const strassen::Quarters c{place(0, 0), place(0, 1), place(1, 0), place(1, 1)};
               strassen::multiply_quarters(a, b, c, false, unit.rows, work,
@@ -226,33 +238,36 @@ Kernel with_strassen(const Convolution& conv) {
                                             multiply<kProductVectors>(unit.rows, in_half, left, right, result);
                                           });
               for (int64_t j = 0; scatters && j < 2 * kProductVectors; ++j) {
-                Lanes* plane =
-                    out + conv.out.plane(unit.n + i, j / kProductVectors * out_half + o + j % kProductVectors);
-                scatter(conv.out_grid, panel + 2 * j * units.rows, unit.first, unit.rows, plane);
-                scatter(conv.out_grid, panel + (2 * j + 1) * units.rows, half + unit.first, unit.rows, plane);
+                const int64_t column = j / kProductVectors * out_half + o + j % kProductVectors;
+                const Lanes* both = panel + 2 * j * units.rows;
+                conv.out.scatter(both, unit.n + i, column, unit.first, unit.rows, out);
+                conv.out.scatter(both + units.rows, unit.n + i, column, half + unit.first, unit.rows, out);
               }
             }
           }
-        }
+        });
       }
     };
   };
   return kernel;
 }
 
-}  // namespace
-
-std::vector<Kernel> convolution_kernels(const PointwiseProblem& problem, bool turned) {
-  const graph::Window& w = problem.attrs.window;
-  const BlockedShape x(problem.x), y(problem.y);
-  const Grid strided{x.height, x.width, w.stride_h, w.stride_w, y.height, y.width};
-  const Grid whole{y.height, y.width, 1, 1, y.height, y.width};
-  const Convolution conv = turned ? Convolution{y, x, whole, strided, true, omp_get_max_threads()}
-                                  : Convolution{x, y, strided, whole, false, omp_get_max_threads()};
+std::vector<Kernel> kernels(const Convolution& conv) {
   std::vector<Kernel> kernels{plain(conv)};
   const bool halves = conv.in.blocks() % 2 == 0 && conv.out.blocks() % (2 * kProductVectors) == 0;
   if (halves && conv.pixels() >= 2 * kProductRows) kernels.push_back(with_strassen(conv));
   return kernels;
 }
 
-}  // namespace millrace::backend::cpu::pointwise
+Taps itself(const BlockedShape& shape) { return {shape, shape, graph::Window::square(1)}; }
+
+}  // namespace
+
+std::vector<Kernel> forward_kernels(const Taps& taps) {
+  return kernels({taps, itself(taps.y), false, omp_get_max_threads()});
+}
+std::vector<Kernel> input_gradient_kernels(const Taps& taps) {
+  return kernels({itself(taps.y), taps, true, omp_get_max_threads()});
+}
+
+}  // namespace millrace::backend::cpu::matrix_conv

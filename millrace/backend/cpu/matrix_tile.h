@@ -1,5 +1,5 @@
 // A tile of a product whose operands lie in blocked layouts: sums over k of a(row, k) * B[k][column], where rows of a
-// lie apart, columns of B are vectors in streams of their own. The inner loop of 1 x 1 convolutions.
+// lie apart, columns of B are vectors in streams of their own. The inner loop of matrix_conv.h.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include "millrace/backend/cpu/blocked.h"
 #include "millrace/backend/cpu/small_product.h"
 
-namespace millrace::backend::cpu::pointwise {
+namespace millrace::backend::cpu::matrix_conv {
 
 // Where a result lies: row and column at data[row * row_stride + column * column_stride], in vectors.
 struct Place {
@@ -88,4 +88,4 @@ template <typename Run>
   if (rows - i >= 1) run.template operator()<1>(i);
 }
 
-}  // namespace millrace::backend::cpu::pointwise
+}  // namespace millrace::backend::cpu::matrix_conv
