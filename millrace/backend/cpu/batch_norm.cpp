@@ -183,10 +183,12 @@ Task bind_evaluate(const BlockedShape& shape, const BatchNormAttrs& attrs, const
   };
 }
 
-// dx = factor (dz - dshift / count - xhat dscale / count), dz being dy where the ReLU let through.
-template <bool kRelu, bool kFromOutput, bool kResidualGradient>
+// dx = factor (dz - dshift / count - xhat dscale / count), dz being dy where the ReLU let through. dy may come in two
+// parts, which are added here: one pass over memory less.
+template <bool kRelu, bool kFromOutput, bool kResidualGradient, bool kTwoParts = false>
 Task bind_input_grad(const BlockedShape& shape, const Bindings& bind) {
-  const auto* dy = bind.read<Lanes>(0);
+  const auto* dy1 = bind.read<Lanes>(0);
+  const auto* dy2 = kTwoParts ? bind.read<Lanes>(6) : nullptr;
   const auto* x = bind.read<Lanes>(1);
   const auto* scale = bind.read<float>(2);
   const auto* shift = bind.read<float>(3);
@@ -210,9 +212,11 @@ Task bind_input_grad(const BlockedShape& shape, const Bindings& bind) {
               load_channels(scale, block, shape.channels), load_channels(shift, block, shape.channels)};
     };
     auto masked = [&](int64_t i, Lanes centred, Lanes factor, Lanes offset) {
-      if constexpr (!kRelu) return dy[i];
-      if constexpr (kFromOutput) return select(y[i] > 0.0f, dy[i], Lanes{});
-      return select(centred * factor + offset > 0.0f, dy[i], Lanes{});
+      Lanes dy = dy1[i];
+      if constexpr (kTwoParts) dy += dy2[i];
+      if constexpr (!kRelu) return dy;
+      if constexpr (kFromOutput) return select(y[i] > 0.0f, dy, Lanes{});
+      return select(centred * factor + offset > 0.0f, dy, Lanes{});
     };
     auto sum = [&](int64_t n, int64_t block) {
       if (n >= rows) return;
@@ -283,9 +287,14 @@ Kernel prepare_batch_norm(const NodeView& view) {
   Kernel kernel{"slab", Scratch::bytes(shape), {}};
   if (view.node.pass == Pass::InputGrad) {
     const bool from_output = attrs.relu && attrs.residual, residual_gradient = view.num_writes() == 3;
+    const bool two_parts = view.num_reads() > 6;
     kernel.bind = [=](const Bindings& bind) {
       if (!attrs.relu) return bind_input_grad<false, false, false>(shape, bind);
       if (!from_output) return bind_input_grad<true, false, false>(shape, bind);
+      if (two_parts) {
+        return residual_gradient ? bind_input_grad<true, true, true, true>(shape, bind)
+                                 : bind_input_grad<true, true, false, true>(shape, bind);
+      }
       return residual_gradient ? bind_input_grad<true, true, true>(shape, bind)
                                : bind_input_grad<true, true, false>(shape, bind);
     };

@@ -54,6 +54,10 @@ TEST_F(CpuBatchNorm, InputGradAgreesWithReference) {
     expect_agrees_in_place(spec, context, may, /*together=*/true);
     spec.in_place = {{0, 0}};
     expect_agrees(spec, context);
+    if (!dresidual) return;
+    spec.dy2 = true;
+    spec.in_place = {};
+    expect_agrees_in_place(spec, context, may, /*together=*/true);
   });
 }
 
