@@ -19,6 +19,7 @@ class TrialMemory {
   explicit TrialMemory(size_t bytes) : bytes_(std::max<size_t>(bytes, 64)) {
     data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data_ == MAP_FAILED) throw std::bad_alloc();
+    madvise(data_, bytes_, MADV_HUGEPAGE);  // as an arena's memory is
     // Any ordinary number: zeros could be shared pages, and denormals are slow.
     std::memset(data_, 0x3c, bytes_);
   }

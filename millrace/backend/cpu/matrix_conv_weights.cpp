@@ -41,6 +41,9 @@ void multiply_panel(int64_t columns, const Unit& unit, int64_t blocks, Planes a,
   }
 }
 
+// Each unit reads and writes all sums once: units are larger than where results are written once.
+constexpr int64_t kMostPixelsOfSums = 2 * kMostPixels;
+
 struct WeightGradient {
   Taps x, y;  // y: those of its own pixels
   int threads;
@@ -93,7 +96,7 @@ Kernel over_units(const char* name, const WeightGradient& grad, const Units& uni
 
 Kernel plain(const WeightGradient& grad) {
   const int64_t in_blocks = grad.x.blocks(), out_blocks = grad.y.blocks();
-  const Units units(grad.batch(), grad.pixels(), kMostPixels, grad.threads);
+  const Units units(grad.batch(), grad.pixels(), kMostPixelsOfSums, grad.threads);
   const bool gathers = !grad.x.plain();
   const int64_t image_vectors = gathers ? in_blocks * units.rows : 0;
   return over_units(
@@ -180,7 +183,7 @@ Kernel with_strassen(const WeightGradient& grad) {
   constexpr int64_t kChunkBlocks = 8;  // of rows: what is on its way stays in the nearest cache
   const int64_t in_half = grad.x.blocks() / 2, out_half = grad.y.blocks() / 2;
   const int64_t half = (grad.pixels() + 1) / 2;
-  const Units units(grad.batch(), half, kMostPixels / 2, grad.threads);
+  const Units units(grad.batch(), half, kMostPixelsOfSums / 2, grad.threads);
   const HalvesMaker halves_of_x(grad.x, half, units), halves_of_y(grad.y, half, units);
   const int64_t x_vectors = units.images * halves_of_x.image_vectors();
   const int64_t y_vectors = units.images * halves_of_y.image_vectors();

@@ -84,7 +84,7 @@ Lanes bias_of(const Convolution& conv, const Operands& at, int64_t block) {
 int64_t most_tiles(const Tiling& tiling) {
   constexpr int64_t kFloat = sizeof(float), kMiB = 1 << 20;
   const int64_t filter_bytes = kPoints * tiling.in_channels() * tiling.out_channels() * kFloat;
-  const int64_t cached_bytes = filter_bytes > 16 * kMiB ? 16 * kMiB : 2 * kMiB;
+  const int64_t cached_bytes = filter_bytes > 16 * kMiB ? 16 * kMiB : kMiB / 2;
   const int64_t tile_bytes = kPoints * (tiling.in_channels() + tiling.out_channels()) * kFloat;
   return std::clamp<int64_t>(cached_bytes / tile_bytes, 4 * kProductRows, 64 * kProductRows);
 }

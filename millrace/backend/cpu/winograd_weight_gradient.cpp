@@ -38,7 +38,7 @@ int64_t most_tiles(const Tiling& tiling) {
   const int64_t tile_bytes = kPoints * (tiling.in_channels() + tiling.out_channels()) * kFloat;
   const int64_t sum_bytes = kPoints * tiling.in_channels() * tiling.out_channels() * kFloat;
   // Sums that do not fit the nearer cache are read and written once a block: fewer, larger blocks then.
-  return std::clamp<int64_t>(std::max(2 * kMiB, sum_bytes / 2) / tile_bytes, 24, 384);
+  return std::clamp<int64_t>(std::max(kMiB, sum_bytes / 2) / tile_bytes, 24, 384);
 }
 
 template <int kTaps>
