@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -14,6 +13,7 @@
 #include "millrace/base/error.h"
 #include "millrace/data/dataset.h"
 #include "millrace/model/model.h"
+#include "millrace/plan/grow_batch.h"
 #include "millrace/plan/planner.h"
 
 namespace millrace::cli {
@@ -87,23 +87,21 @@ class ElasticPlanner {
   }
 
  private:
-  // The batch of a replica stays, where the memory for it is there; the rate follows the whole.
+  // Where the memory for it is there.
   void grow(const job::Job& now, const Candidate& chosen, runtime::NextPlan& next) const {
     const int replicas = chosen.plan.pipeline.num_replicas(0);
     const int before =
         plan::make_plan(now, model::training_graph(now, 1), first_.pipeline.num_workers).pipeline.num_replicas(0);
-    if (replicas == before || now.batch * replicas % before != 0) return;
+    const std::optional<plan::GrownBatch> follows = plan::grow_batch(now, before, replicas);
+    if (!follows) return;
     runtime::NextPlan grown = next;
-    grown.job.batch = now.batch * replicas / before;
-    const double growth = static_cast<double>(replicas) / before;
-    const double factor = now.optimizer.kind == job::Algorithm::Sgd ? growth : std::sqrt(growth);
-    grown.job.optimizer.lr *= factor;
-    grown.job.schedule.end_lr *= factor;
+    apply(*follows, grown.job);
     const std::optional<Candidate> made = candidate(grown.job, model::training_graph(grown.job, 1));
     if (!made || !made->fits()) return;
     grown.predicted_step_s = made->prediction.step_s;
     grown.predicted_before_s = 0;  // its steps were of another size
-    grown.words += fmt::format("; batch {} instead of {}, lr x {:.3g}", grown.job.batch, now.batch, factor);
+    grown.words +=
+        fmt::format("; batch {} instead of {}, lr x {:.3g}", grown.job.batch, now.batch, follows->rate_factor);
     next = std::move(grown);
   }
 
