@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <span>
+
+#include "millrace/base/median.h"
 
 namespace millrace::cache {
 
@@ -13,14 +16,9 @@ class RunningMedian {
 
   void add(double value) { values_[count_++ % kWindow] = value; }
   bool empty() const { return count_ == 0; }
-  // Of an even number the greater of the two in the middle; 0 if there is none.
   double value() const {
-    if (empty()) return 0;
-    std::array<double, kWindow> sorted = values_;
-    const auto end = sorted.begin() + static_cast<std::ptrdiff_t>(std::min(count_, kWindow));
-    const auto middle = sorted.begin() + (end - sorted.begin()) / 2;
-    std::nth_element(sorted.begin(), middle, end);
-    return *middle;
+    std::array<double, kWindow> there = values_;
+    return median(std::span(there).first(std::min(count_, kWindow)));
   }
 
  private:

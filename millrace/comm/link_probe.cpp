@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "millrace/base/median.h"
 #include "millrace/comm/local/hub.h"
 
 namespace millrace::comm {
@@ -29,8 +30,7 @@ double one_way_s(Endpoint& endpoint, size_t bytes, int repeats) {
     endpoint.wait(out);
     if (i >= 0) round_s.push_back(seconds);
   }
-  std::nth_element(round_s.begin(), round_s.begin() + repeats / 2, round_s.end());
-  return round_s[static_cast<size_t>(repeats / 2)] / 2;
+  return median(round_s) / 2;
 }
 
 }  // namespace

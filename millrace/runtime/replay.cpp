@@ -1,20 +1,15 @@
 #include "millrace/runtime/replay.h"
 
-#include <algorithm>
 #include <map>
 #include <numeric>
 
+#include "millrace/base/median.h"
 #include "millrace/schedule/steady.h"
 
 namespace millrace::runtime {
 namespace {
 
 using schedule::Pipeline;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Median seconds of an activity of a stage on a worker, what belongs to one micro-batch or update taken together. The
 // first update of each stage is left out: memory is touched for the first time.
@@ -27,7 +22,7 @@ std::optional<double> typical_s(const WorkerRecord& record, int stage, Activity 
   if (sums.empty()) return std::nullopt;
   std::vector<double> values;
   for (const auto& [key, seconds] : sums) values.push_back(seconds);
-  return median(std::move(values));
+  return median(values);
 }
 
 std::optional<schedule::ReplicaCosts> replica_costs(const Pipeline& pipeline, int stage, const WorkerRecord& record) {

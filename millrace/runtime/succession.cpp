@@ -4,19 +4,13 @@
 #include <utility>
 
 #include "millrace/base/error.h"
+#include "millrace/base/median.h"
 #include "millrace/job/reader.h"
 
 namespace millrace::runtime {
 namespace {
 
 constexpr size_t kStepsForGain = 20;  // after which the gain of a transition is told
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 }  // namespace
 
@@ -83,7 +77,8 @@ void Succession::end_stretch() {
   stretch.batch = now_.job.batch;
   // The first step has what is left of the pause in it.
   if (step_s_.size() > 1) step_s_.erase(step_s_.begin());
-  stretch.step_s = median(std::exchange(step_s_, {}));
+  stretch.step_s = median(step_s_);
+  step_s_.clear();
   int64_t fetched = 0, computed = 0;
   for (size_t i = 0; i < training.num_workers(); ++i) {
     fetched += training.worker(i).rows_fetched();
@@ -197,7 +192,8 @@ void Succession::hand_over(const TrainingResult& result) {
 
 // Once it is known what a step takes after a transition: what came of it.
 void Succession::tell_gain(int64_t step) {
-  const double step_s = median(step_s_), before = stretches_.back().samples_per_s();
+  std::vector<double> so_far = step_s_;
+  const double step_s = median(so_far), before = stretches_.back().samples_per_s();
   if (!(before > 0 && step_s > 0)) return;
   const double now = static_cast<double>(now_.job.batch) / step_s;
   observer_.on_note(fmt::format(
