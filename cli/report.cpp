@@ -32,8 +32,9 @@ std::string course_of(const std::filesystem::path& run) {
   const std::filesystem::path file = run / "elastic.json";
   if (!std::filesystem::exists(file)) return {};
   try {
-    const std::string table = report::transitions_table(report::course_from_json(read_json(file, "course")));
-    return table.empty() ? "" : "\n" + table;
+    const report::Course course = report::course_from_json(read_json(file, "course"));
+    const std::string text = report::transitions_table(course) + report::cache_verdicts(course);
+    return text.empty() ? "" : "\n" + text;
   } catch (const nlohmann::json::exception&) {
     fail_input("{}: not what millrace train writes; leave it as it was, or remove it", file.string());
   }

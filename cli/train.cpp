@@ -265,7 +265,7 @@ int train_and_report(const TrainArguments& arguments, const Start& start, comm::
   directory.write("summary.json", json);
   directory.write("trace.json", report::chrome_trace(summary.parallel.workers));
   const report::Course course{job.name, training.layers(), succession.stretches(), succession.transitions()};
-  if (job.elastic.freeze != job::Freeze::Off) {
+  if (job.elastic.freeze != job::Freeze::Off || job.elastic.cache) {
     directory.write("elastic.json", report::to_json(course).dump(2) + "\n");
     directory.write("elastic.svg", report::course_svg(course));
   }
@@ -284,7 +284,8 @@ int train_and_report(const TrainArguments& arguments, const Start& start, comm::
                directory.path().string());
     return kSavedAndEnded;
   }
-  fmt::print("{}{}", report::render_table(summary), report::transitions_table(course));
+  fmt::print("{}{}{}", report::render_table(summary), report::transitions_table(course),
+             report::cache_verdicts(course));
   return 0;
 }
 

@@ -29,8 +29,9 @@ CacheVerdict judge_cache(const CacheTimes& times, bool in_use) {
   const bool pays = cache_pays(times, in_use);
   if (times.forward_s <= 0) return {pays, "not cached: computing has not been measured"};
   if (has_lost_too_much(times, in_use)) {
-    return {pays, fmt::format("not cached: caching has cost {:.1f} s more than it saved, of a run of {:.0f} s",
-                              times.lost_s, times.run_s)};
+    return {pays, fmt::format("not cached: caching has cost {:.3g} s more than it saved{}", times.lost_s,
+                              times.run_s > 0 ? fmt::format(", {:.1f}% of the run", 100 * times.lost_s / times.run_s)
+                                              : std::string())};
   }
   if (times.fetch_s <= 0) return {pays, "cached: to be measured"};
   return {pays, (pays ? "cached: " : "not cached: ") + compare(times)};
@@ -53,8 +54,7 @@ void CacheGate::deepened() {
 }
 
 bool CacheGate::decide() {
-  const CacheTimes times{fetch_s_.value(), forward_s_.value(), lost_s_, run_s_};
-  in_use_ = cache_pays(times, in_use_);
+  in_use_ = cache_pays(times(), in_use_);
   refused_ = in_use_ ? 0 : refused_ + 1;
   const bool tries = !in_use_ && refused_ % kTryEvery == 0 && lost_s_ < kReopenLost * run_s_ && !forward_s_.empty();
   return in_use_ || tries;

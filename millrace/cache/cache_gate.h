@@ -49,8 +49,13 @@ class CacheGate {
   // 64 is fetched all the same, as far as the account allows, to see whether it would now.
   bool decide();
 
+  // How it stands, in words.
+  std::string verdict() const { return judge_cache(times(), in_use_).why; }
+
  private:
   static constexpr int64_t kTryEvery = 64;
+
+  CacheTimes times() const { return {fetch_s_.value(), forward_s_.value(), lost_s_, run_s_}; }
 
   double run_s_;
   double lost_s_ = 0;

@@ -25,7 +25,8 @@ ordered_json to_json(const Course& course) {
                          {"workers", s.workers},
                          {"batch", s.batch},
                          {"step_ms", s.step_s * 1e3},
-                         {"cached_share", s.cached}});
+                         {"cached_share", s.cached},
+                         {"cache_verdict", s.cache_verdict}});
   }
   for (const runtime::Transition& t : course.transitions) {
     ordered_json norms = ordered_json::array();
@@ -46,7 +47,8 @@ Course course_from_json(const nlohmann::json& json) {
   Course course{json.at("name"), json.at("layers"), {}, {}};
   for (const auto& s : json.at("stretches")) {
     course.stretches.push_back({s.at("first_step"), s.at("steps"), s.at("frozen"), s.at("stages"), s.at("workers"),
-                                s.at("batch"), s.at("step_ms").get<double>() * 1e-3, s.at("cached_share")});
+                                s.at("batch"), s.at("step_ms").get<double>() * 1e-3, s.at("cached_share"),
+                                s.value("cache_verdict", "")});
   }
   for (const auto& t : json.at("transitions")) {
     std::vector<double> squares;
@@ -73,6 +75,15 @@ std::string transitions_table(const Course& course) {
                before ? milliseconds(before->pause_s) : "-", before ? before->why : ""});
   }
   return table.str();
+}
+
+std::string cache_verdicts(const Course& course) {
+  std::string text;
+  for (const runtime::Stretch& s : course.stretches) {
+    if (s.cache_verdict.empty()) continue;
+    text += fmt::format("from step {}, what layers 1 to {} make: {}\n", s.first_step, s.frozen, s.cache_verdict);
+  }
+  return text;
 }
 
 }  // namespace millrace::report

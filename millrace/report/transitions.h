@@ -24,6 +24,8 @@ Course course_from_json(const nlohmann::json& json);
 
 // A table for people; empty where nothing froze.
 std::string transitions_table(const Course& course);
+// A line for each training that could keep what its frozen layers make: whether it did, and why.
+std::string cache_verdicts(const Course& course);
 
 // elastic.svg: over the steps of the run, which layers stood still, on how many stages and devices the rest ran, how
 // much came from the cache, and what a step took.

@@ -11,6 +11,8 @@
 namespace millrace::runtime {
 namespace {
 
+constexpr double kGiB = 1 << 30;
+
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
@@ -24,7 +26,6 @@ PrefixCaches::PrefixCaches(const job::Job& job, int64_t num_samples, std::functi
         "kept; "
         "write data.train_transform.kind: resize and data.train_transform.mirror: 0, or elastic.cache: off");
   }
-  constexpr double kGiB = 1 << 30;
   cache::CacheOptions options;
   options.num_samples = num_samples;
   options.memory_bytes = static_cast<int64_t>(job.elastic.cache_gib * kGiB);
@@ -57,14 +58,27 @@ std::shared_ptr<const PrefixCache> PrefixCaches::next(int frozen, int64_t since)
   return next;
 }
 
-std::unique_ptr<PrefixPath> PrefixPath::make(std::shared_ptr<const PrefixCache> cache, Session& session, bool loads) {
-  if (!cache || !loads) return nullptr;
-  const std::optional<graph::PrefixEnd> end = session.prefix_end(cache->made.layers);
-  if (!end) return nullptr;
+std::string PrefixPath::refusal(const PrefixCache& cache, const Session& session) {
+  const std::optional<graph::PrefixEnd> end = session.prefix_end(cache.made.layers);
+  if (!end) {
+    return fmt::format(
+        "not cached: the {} frozen layers end in more than one value, or in a stage that is computed again before its "
+        "backward; write memory.recompute: block, or off",
+        cache.made.layers);
+  }
   // Of a part of the samples it would hardly ever have a whole batch.
   constexpr int64_t kPage = cache::SlotFile::kPage;
   const auto row_pages = (static_cast<int64_t>(session.prefix_row_bytes(*end)) + kPage - 1) / kPage;
-  if (row_pages * kPage * cache->num_samples > cache->budget_bytes) return nullptr;
+  const int64_t bytes = row_pages * kPage * cache.num_samples;
+  if (bytes <= cache.budget_bytes) return {};
+  return fmt::format(
+      "not cached: {} samples take {:.3g} GiB and there are {:.3g}; write a larger elastic.cache_gib or "
+      "elastic.cache_disk_gib",
+      cache.num_samples, static_cast<double>(bytes) / kGiB, static_cast<double>(cache.budget_bytes) / kGiB);
+}
+
+std::unique_ptr<PrefixPath> PrefixPath::make(std::shared_ptr<const PrefixCache> cache, Session& session, bool loads) {
+  if (!cache || !loads || !refusal(*cache, session).empty()) return nullptr;
   return std::unique_ptr<PrefixPath>(new PrefixPath(std::move(cache), session));
 }
 

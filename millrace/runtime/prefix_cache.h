@@ -61,7 +61,9 @@ class PrefixCaches {
 // use the shortcut, the worker everything else.
 class PrefixPath {
  public:
-  // Nothing where the stage does not begin with all of the frozen layers, or they do not end in one value.
+  // Why a stage that reads the data has none, in words; empty: it has one.
+  static std::string refusal(const PrefixCache& cache, const Session& session);
+  // Nothing where there is no cache, the stage does not read the data, or it is refused.
   static std::unique_ptr<PrefixPath> make(std::shared_ptr<const PrefixCache> cache, Session& session, bool loads);
 
   const data::Shortcut& shortcut() const { return shortcut_; }
@@ -78,6 +80,8 @@ class PrefixPath {
 
   int64_t rows_fetched() const { return rows_fetched_; }
   int64_t rows_computed() const { return rows_computed_; }
+  // Whether fetching pays, and why; while nobody trains.
+  std::string verdict() const { return gate_.verdict(); }
 
  private:
   PrefixPath(std::shared_ptr<const PrefixCache> cache, Session& session);

@@ -83,6 +83,7 @@ void Succession::end_stretch() {
   for (size_t i = 0; i < training.num_workers(); ++i) {
     fetched += training.worker(i).rows_fetched();
     computed += training.worker(i).rows_computed();
+    if (stretch.cache_verdict.empty()) stretch.cache_verdict = training.worker(i).cache_verdict();
   }
   if (fetched > 0) stretch.cached = static_cast<double>(fetched) / static_cast<double>(fetched + computed);
 }

@@ -32,8 +32,9 @@ struct Stretch {
   int frozen = 0;
   int stages = 0, workers = 0;
   int64_t batch = 0;
-  double step_s = 0;  // median
-  double cached = 0;  // of its samples, the share whose frozen layers were not computed
+  double step_s = 0;               // median
+  double cached = 0;               // of its samples, the share whose frozen layers were not computed
+  std::string cache_verdict = {};  // whether that pays, and why; empty: there is no cache
 };
 
 // From one training to the next.

@@ -382,6 +382,15 @@ int64_t Worker::rows_computed() const {
   return rows;
 }
 
+std::string Worker::cache_verdict() const {
+  for (const Stage& stage : stages_) {
+    if (stage.prefix) return stage.prefix->verdict();
+    if (!facts_.prefix_cache || !reads_samples(stage.stage)) continue;
+    return PrefixPath::refusal(*facts_.prefix_cache, *stage.session);
+  }
+  return {};
+}
+
 void Worker::forward(Stage& stage, const Bound& action) {
   const int slot = slot_of(stage, action.microbatch);
   const int64_t rows = rows_of(stage, action.microbatch);

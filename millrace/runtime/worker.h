@@ -106,6 +106,8 @@ class Worker {
   // Samples whose frozen layers were not computed, because their output was kept, and those whose were.
   int64_t rows_fetched() const;
   int64_t rows_computed() const;
+  // Whether keeping it pays, in words; empty: there is no cache, or this worker does not read the data. Between steps.
+  std::string cache_verdict() const;
   const comm::Endpoint& endpoint() const { return endpoint_; }
 
   // Leaves what messages read and write allocated until the process ends.
@@ -171,6 +173,7 @@ class Worker {
     int needs = 0;  // the last micro-batch it has to do with
   };
 
+  bool reads_samples(int stage) const;  // not one batch that stays
   void add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit, const std::string& reason);
   void plan_snapshot(size_t memory_limit);
   void add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica);

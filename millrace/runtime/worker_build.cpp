@@ -66,6 +66,10 @@ void Worker::close_data(Stage& stage) {
   stage.loader.reset();
 }
 
+bool Worker::reads_samples(int stage) const {
+  return facts_.plan.reads_features[stage] && !facts_.train_data->one_fixed_batch();
+}
+
 void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t memory_limit,
                        const std::string& reason) {
   const job::Job& job = facts_.job;
@@ -96,8 +100,7 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   options.loader_bytes = static_cast<size_t>(plan::loading_bytes(job, *facts_.train_data, facts_.plan, stage, replica));
   options.snapshot_bytes = static_cast<size_t>(plan::saving_bytes(job, added.graph, facts_.plan, stage, replica));
   added.session = std::make_unique<Session>(added.graph, backend, options);
-  added.prefix = PrefixPath::make(facts_.prefix_cache, *added.session,
-                                  facts_.plan.reads_features[stage] && !facts_.train_data->one_fixed_batch());
+  added.prefix = PrefixPath::make(facts_.prefix_cache, *added.session, reads_samples(stage));
   for (size_t i = 0; i < facts_.plan.ties.size(); ++i) {
     const plan::Tie& tie = facts_.plan.ties[i];
     if (std::find(tie.stages.begin(), tie.stages.end(), stage) == tie.stages.end()) continue;

@@ -54,9 +54,35 @@ TEST_F(ElasticCommand, ACacheOnDiskAndInHalfPrecisionAreUsedAndLeaveNothing) {
   ASSERT_EQ(kept.exit_code, 0) << kept.err;
   EXPECT_TRUE(read("kept/model.safetensors") == read("plain/model.safetensors"));
   EXPECT_TRUE(std::filesystem::is_empty(path("scratch")));
+  // Whether it was worth it is said once for each training whose layers stand still, and in the report again.
+  const std::string verdict = "from step 4, what layers 1 to 3 make: ";
+  EXPECT_THAT(kept.out, HasSubstr(verdict));
+  EXPECT_THAT(kept.out, HasSubstr("from step 8, what layers 1 to 5 make: "));
+  EXPECT_THAT(run({"report", "kept"}).out, HasSubstr(verdict));
   std::vector<std::string> half = cache;
   half.emplace_back("elastic.cache_precision=fp16");
   ASSERT_EQ(run({"train", "job.yaml", "--out", "half"}, half).exit_code, 0);
+}
+
+TEST_F(ElasticCommand, WhyNothingIsKeptIsSaid) {
+  const Outcome small = run({"train", "job.yaml", "--out", "small"}, {"elastic.cache=on", "elastic.cache_gib=1e-5"});
+  ASSERT_EQ(small.exit_code, 0) << small.err;
+  EXPECT_THAT(small.out, HasSubstr("from step 4, what layers 1 to 3 make: not cached: 26 samples take "));
+  EXPECT_THAT(small.out, HasSubstr("write a larger elastic.cache_gib or elastic.cache_disk_gib"));
+  const Outcome again = run({"train", "job.yaml", "--out", "again"},
+                            {"elastic.cache=on", "parallel.mode=1f1b", "parallel.placement=0:0.0:1",
+                             "parallel.microbatches=2", "memory.recompute=stage"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("not cached: the 3 frozen layers end in more than one value, or in a stage that is "
+                                   "computed again before its backward; write memory.recompute: block, or off"));
+}
+
+TEST_F(ElasticCommand, LayersThatNeverLearnedHaveAVerdictToo) {
+  const Outcome outcome =
+      run({"train", "job.yaml", "--out", "run"}, {"elastic.freeze=off", "model.frozen=3", "elastic.cache=on"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("from step 0, what layers 1 to 3 make: "));
+  EXPECT_THAT(run({"report", "run"}).out, HasSubstr("from step 0, what layers 1 to 3 make: "));
 }
 
 TEST_F(ElasticCommand, AModelWithoutLayersIsRefused) {
