@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // The first two mark a directory as holding a run.
-constexpr std::array kRunFiles = {"summary.json",      "job.yaml",   "metrics.jsonl",
-                                  "model.safetensors", "trace.json", "restarts.jsonl"};
+constexpr std::array kRunFiles = {"summary.json", "job.yaml",       "metrics.jsonl", "model.safetensors", "trace.json",
+                                  "plan.json",    "restarts.jsonl", "elastic.json",  "elastic.svg"};
 constexpr const char* kCheckpoints = "checkpoints";
 
 // "runs/x/" and "runs/x" are one directory; the parts must be real names to be created one by one.

@@ -66,7 +66,8 @@ TEST_F(RunDirectoryTest, OneThatHoldsARunIsRefused) {
 
 TEST_F(RunDirectoryTest, OverwritingRemovesTheOldRunAndNothingElse) {
   const RunDirectory old = RunDirectory::create(root_ / "run");
-  for (const char* file : {"summary.json", "job.yaml", "metrics.jsonl", "trace.json", "notes.txt"}) {
+  for (const char* file : {"summary.json", "job.yaml", "metrics.jsonl", "trace.json", "plan.json", "elastic.json",
+                           "elastic.svg", "notes.txt"}) {
     old.write(file, "old");
   }
   RunDirectory::create(root_ / "run", true);
