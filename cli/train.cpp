@@ -151,17 +151,19 @@ class Watcher {
   EndRequest end_request_;
 };
 
-report::ParallelRun parallel_run(const job::Job& job, runtime::Training& training) {
+report::ParallelRun parallel_run(const job::Job& job, const runtime::Training& training,
+                                 const std::vector<runtime::WorkerRecord>& records) {
   report::ParallelRun run;
   run.mode = job::find_field("parallel.mode")->write(job);
   for (const int versions : training.plan().pipeline.versions) run.weight_delay.push_back(versions - 1);
-  run.workers = training.records();
+  run.workers = records;
   return run;
 }
 
-report::Summary summarise(const job::Job& job, int64_t first_step, runtime::Training& training,
-                          const runtime::TrainingResult& result, const std::vector<double>& step_ms,
-                          const MemoryMeter& memory) {
+report::Summary summarise(int64_t first_step, runtime::Succession& succession, const runtime::TrainingResult& result,
+                          const std::vector<double>& step_ms, const MemoryMeter& memory) {
+  const job::Job& job = succession.job();
+  const runtime::Training& training = succession.training();  // the last
   report::Summary summary;
   summary.model = job.model.name;
   summary.device = job::find_field("device")->write(job);
@@ -182,8 +184,9 @@ report::Summary summarise(const job::Job& job, int64_t first_step, runtime::Trai
   summary.gflops = training.step_flops() / summary.step_ms.p50 * 1e-6;
   summary.data_wait_share = result.train_s > 0 ? result.data_wait_s / result.train_s : 0;
   summary.peak_bytes = memory.peak(training);
-  summary.parallel = parallel_run(job, training);
-  summary.skipped = report::all_skipped(summary.parallel.workers);
+  summary.parallel = parallel_run(job, training, succession.records().back());
+  summary.skipped = report::all_skipped(succession.records());
+  summary.trace = report::count_spans(succession.records());
   summary.parallel.replay = runtime::replay(training.plan(), training.shape(), summary.parallel.workers);
   summary.parallel.step_s = result.train_s / static_cast<double>(std::max<int64_t>(result.own_steps, 1));
   summary.diverged = result.diverged;
@@ -256,15 +259,15 @@ int train_and_report(const TrainArguments& arguments, const Start& start, comm::
   watcher.finish();
 
   runtime::Training& training = succession.training();  // the last
-  const report::Summary summary = summarise(succession.job(), first_step, training, result, watcher.step_ms(), memory);
+  const report::Summary summary = summarise(first_step, succession, result, watcher.step_ms(), memory);
   const state::State state = training.state();
   if (!result.diverged && !result.stopped) {
     state::write_params(directory.path() / "model.safetensors", training.graph(), state.params);
   }
   const std::string json = report::to_json(summary).dump(2) + "\n";
   directory.write("summary.json", json);
-  directory.write("trace.json", report::chrome_trace(summary.parallel.workers));
   const report::Course course{job.name, training.layers(), succession.stretches(), succession.transitions()};
+  directory.write("trace.json", report::chrome_trace(course, succession.records()));
   if (job.elastic.freeze != job::Freeze::Off || job.elastic.cache) {
     directory.write("elastic.json", report::to_json(course).dump(2) + "\n");
     directory.write("elastic.svg", report::course_svg(course));
@@ -364,7 +367,6 @@ int train(const TrainArguments& arguments) {
   // What process 0 asks for, in its order.
   const EndRequest ignored(*process, [](const std::string&) {});
   succession.run({});
-  succession.training().records();
   succession.training().state();
   return 0;
 }

@@ -19,14 +19,16 @@ ordered_json number(std::optional<double> value) {
 
 }  // namespace
 
-data::Skipped all_skipped(const std::vector<runtime::WorkerRecord>& workers) {
+data::Skipped all_skipped(std::span<const std::vector<runtime::WorkerRecord>> trainings) {
   data::Skipped all;
-  for (const runtime::WorkerRecord& worker : workers) {
-    all.left_out = std::max(all.left_out, worker.skipped.left_out);
-    all.while_reading += worker.skipped.while_reading;
-    for (const std::string& reason : worker.skipped.reasons) {
-      const bool known = std::find(all.reasons.begin(), all.reasons.end(), reason) != all.reasons.end();
-      if (!known && all.reasons.size() < data::SkipLog::kKept) all.reasons.push_back(reason);
+  for (const std::vector<runtime::WorkerRecord>& workers : trainings) {
+    for (const runtime::WorkerRecord& worker : workers) {
+      all.left_out = std::max(all.left_out, worker.skipped.left_out);
+      all.while_reading += worker.skipped.while_reading;
+      for (const std::string& reason : worker.skipped.reasons) {
+        const bool known = std::find(all.reasons.begin(), all.reasons.end(), reason) != all.reasons.end();
+        if (!known && all.reasons.size() < data::SkipLog::kKept) all.reasons.push_back(reason);
+      }
     }
   }
   return all;
@@ -54,6 +56,7 @@ ordered_json to_json(const Summary& s) {
   json["peak_bytes"] = {
       {"planned", s.peak_bytes.planned}, {"measured", s.peak_bytes.measured}, {"process", s.peak_bytes.process}};
   add_json(json, s.parallel);
+  json["trace"] = {{"spans", s.trace.kept}, {"spans_left_out", s.trace.left_out}};
   json["diverged"] = s.diverged;
   json["stopped"] = s.stopped;
   json["first_step"] = s.first_step;
@@ -95,6 +98,10 @@ std::string render_table(const Summary& s) {
     table.add({"skipped", fmt::format("{} times a sample that cannot be used", human_count(s.skipped.while_reading))});
   }
   add_rows(table, s.parallel, s.steps);
+  if (s.trace.left_out > 0) {
+    table.add({"trace", fmt::format("{} of {} spans: the first ones of each training", human_count(s.trace.kept),
+                                    human_count(s.trace.kept + s.trace.left_out))});
+  }
   table.add({"peak memory", fmt::format("{} planned, {} measured", human_bytes(s.peak_bytes.planned),
                                         human_bytes(s.peak_bytes.measured))});
   if (s.loss) table.add({"loss", human_loss(*s.loss)});

@@ -9,6 +9,7 @@
 #include "millrace/data/skip_log.h"
 #include "millrace/report/parallel_run.h"
 #include "millrace/report/percentiles.h"
+#include "millrace/report/trace.h"
 #include "millrace/runtime/observer.h"
 
 namespace millrace::report {
@@ -48,7 +49,8 @@ struct Summary {
   double data_wait_share = 0;  // of the time, waiting for data: 0 to 1
   data::Skipped skipped;
   PeakBytes peak_bytes;
-  ParallelRun parallel;
+  ParallelRun parallel;  // of the last training, where several followed one another
+  SpanCounts trace;
 
   bool diverged = false;  // stopped at a step whose loss is not finite
   bool stopped = false;   // saved and ended because it was asked to
@@ -60,8 +62,8 @@ struct Summary {
   std::vector<Figure> figures;       // what else the evaluation gave
 };
 
-// What all processes skipped: each has left the same out of the set, and has read samples of its own.
-data::Skipped all_skipped(const std::vector<runtime::WorkerRecord>& workers);
+// What all processes skipped in all trainings: each has left the same out of the set, and has read samples of its own.
+data::Skipped all_skipped(std::span<const std::vector<runtime::WorkerRecord>> trainings);
 
 // Keys as scripts rely on them; null for what was not measured, and for a loss that is not a number.
 nlohmann::ordered_json to_json(const Summary& summary);

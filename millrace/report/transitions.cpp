@@ -23,6 +23,7 @@ ordered_json to_json(const Course& course) {
                          {"frozen", s.frozen},
                          {"stages", s.stages},
                          {"workers", s.workers},
+                         {"replicas", s.replicas},
                          {"batch", s.batch},
                          {"step_ms", s.step_s * 1e3},
                          {"cached_share", s.cached},
@@ -46,9 +47,18 @@ ordered_json to_json(const Course& course) {
 Course course_from_json(const nlohmann::json& json) {
   Course course{json.at("name"), json.at("layers"), {}, {}};
   for (const auto& s : json.at("stretches")) {
-    course.stretches.push_back({s.at("first_step"), s.at("steps"), s.at("frozen"), s.at("stages"), s.at("workers"),
-                                s.at("batch"), s.at("step_ms").get<double>() * 1e-3, s.at("cached_share"),
-                                s.value("cache_verdict", "")});
+    runtime::Stretch& stretch = course.stretches.emplace_back();
+    s.at("first_step").get_to(stretch.first_step);
+    s.at("steps").get_to(stretch.steps);
+    s.at("frozen").get_to(stretch.frozen);
+    s.at("stages").get_to(stretch.stages);
+    s.at("workers").get_to(stretch.workers);
+    s.at("batch").get_to(stretch.batch);
+    stretch.step_s = s.at("step_ms").get<double>() * 1e-3;
+    s.at("cached_share").get_to(stretch.cached);
+    // Younger than the others.
+    stretch.replicas = s.value("replicas", 0);
+    stretch.cache_verdict = s.value("cache_verdict", "");
   }
   for (const auto& t : json.at("transitions")) {
     std::vector<double> squares;

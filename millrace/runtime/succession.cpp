@@ -49,6 +49,7 @@ TrainingResult Succession::run(const Observer& observer) {
     prepare();
   }
   for (;;) {
+    begin_ns_ = Timeline::now_ns();
     const TrainingResult result = now_.training->run(observer_);
     if (leads) take(result);
     if (process_.broadcast(result.handed_over ? "goes on" : "").empty()) break;
@@ -56,6 +57,7 @@ TrainingResult Succession::run(const Observer& observer) {
   }
   if (leads && transitions_.size() > stretches_.size()) transitions_.pop_back();  // decided, and never done
   end_stretch();
+  gather_records();
   return total_;
 }
 
@@ -74,7 +76,10 @@ void Succession::end_stretch() {
   stretch.frozen = freezing_.frozen;
   stretch.stages = training.plan().pipeline.num_stages();
   stretch.workers = training.plan().pipeline.num_workers;
+  stretch.replicas = training.plan().pipeline.num_replicas(0);
   stretch.batch = now_.job.batch;
+  stretch.begin_ns = begin_ns_;
+  stretch.end_ns = std::max(begin_ns_, Timeline::at_ns(busy_until_));
   // The first step has what is left of the pause in it.
   if (step_s_.size() > 1) step_s_.erase(step_s_.begin());
   stretch.step_s = median(step_s_);
@@ -86,6 +91,16 @@ void Succession::end_stretch() {
     if (stretch.cache_verdict.empty()) stretch.cache_verdict = training.worker(i).cache_verdict();
   }
   if (fetched > 0) stretch.cached = static_cast<double>(fetched) / static_cast<double>(fetched + computed);
+  own_records_.add(training.own_records());
+}
+
+void Succession::gather_records() {
+  if (process_.size() == 1) {
+    records_ = own_records_.trainings();
+  } else {
+    const std::vector<std::string> all = process_.gather(to_text(own_records_.trainings()));
+    if (process_.rank() == 0) records_ = merge_records(all);
+  }
 }
 
 void Succession::decide(const IntervalReport& report) {

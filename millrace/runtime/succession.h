@@ -12,6 +12,7 @@
 
 #include "millrace/comm/process.h"
 #include "millrace/plan/freeze_rule.h"
+#include "millrace/runtime/run_records.h"
 #include "millrace/runtime/training.h"
 
 namespace millrace::runtime {
@@ -31,10 +32,13 @@ struct Stretch {
   int64_t first_step = 0, steps = 0;
   int frozen = 0;
   int stages = 0, workers = 0;
+  int replicas = 0;  // of the first stage
   int64_t batch = 0;
   double step_s = 0;               // median
   double cached = 0;               // of its samples, the share whose frozen layers were not computed
   std::string cache_verdict = {};  // whether that pays, and why; empty: there is no cache
+  int64_t begin_ns = 0;            // of process 0's steady clock
+  int64_t end_ns = 0;              // of its last step or evaluation
 };
 
 // From one training to the next.
@@ -68,6 +72,8 @@ class Succession {
   // The trainings of the run, and what lies between them: one fewer.
   const std::vector<Stretch>& stretches() const { return stretches_; }
   const std::vector<Transition>& transitions() const { return transitions_; }
+  // After run(), on process 0: what the workers of each training did.
+  const std::vector<std::vector<WorkerRecord>>& records() const { return records_; }
 
  private:
   struct Part {
@@ -83,6 +89,7 @@ class Succession {
   void take_step(const StepReport& step);
   void tell_gain(int64_t step);
   void end_stretch();
+  void gather_records();
 
   comm::Process& process_;
   const MachineLimit limit_;
@@ -97,6 +104,9 @@ class Succession {
   std::future<void> last_;  // the end of the training before
   TrainingResult total_;
   std::vector<Stretch> stretches_;
+  RunRecords own_records_;
+  std::vector<std::vector<WorkerRecord>> records_;
+  int64_t begin_ns_ = 0;                              // of the training that runs
   std::vector<Transition> transitions_;               // the last may be still to come
   std::vector<double> step_s_;                        // of the training that runs
   std::chrono::steady_clock::time_point busy_until_;  // the last step or evaluation that was told of

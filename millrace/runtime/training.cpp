@@ -454,16 +454,10 @@ data::Skipped Training::skipped() const {
   return all;
 }
 
-std::vector<WorkerRecord> Training::records() {
+std::vector<WorkerRecord> Training::own_records() const {
   std::vector<WorkerRecord> records;
   for (const LocalWorker& local : workers_) records.push_back(local.worker->record());
   records[0].skipped = skipped();
-  if (process_.size() == 1) return records;
-  const std::string own = to_text(records[0]);
-  records.clear();
-  for (const std::string& text : process_.gather(own)) {
-    records.push_back(record_from_text(text));
-  }
   return records;
 }
 

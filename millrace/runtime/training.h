@@ -78,9 +78,9 @@ class Training {
   void take_over(Training& before);
 
   TrainingResult run(const Observer& observer);
-  // Both complete on process 0; together with all other processes. After run().
+  // Complete on process 0; together with all other processes. After run().
   state::State state();
-  std::vector<WorkerRecord> records();
+  std::vector<WorkerRecord> own_records() const;  // of the workers of this process
 
  private:
   data::Skipped skipped() const;  // by this process

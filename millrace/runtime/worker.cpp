@@ -280,6 +280,7 @@ WorkerRecord Worker::record() const {
   record.bytes_sent = endpoint_.bytes_sent();
   for (size_t i = 0; i < evaluation_bytes_.size(); ++i) record.bytes_sent[i] -= evaluation_bytes_[i];
   record.spans = timeline_.spans();
+  record.left_out = timeline_.left_out();
   return record;
 }
 

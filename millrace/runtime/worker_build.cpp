@@ -17,8 +17,6 @@ using schedule::Pipeline;
 
 namespace {
 
-constexpr size_t kTraceSpans = 1 << 16;
-
 size_t find_crossing(const std::vector<graph::Crossing>& crossings, graph::ValueId value, int stage) {
   for (size_t i = 0; i < crossings.size(); ++i) {
     if (crossings[i].value == value && crossings[i].stage == stage) return i;

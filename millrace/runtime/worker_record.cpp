@@ -24,7 +24,8 @@ std::string to_text(const WorkerRecord& r) {
                                {"left_out", r.skipped.left_out},
                                {"skipped", r.skipped.while_reading},
                                {"reasons", r.skipped.reasons},
-                               {"spans", std::move(spans)}};
+                               {"spans", std::move(spans)},
+                               {"spans_left_out", {r.left_out.spans, r.left_out.until_ns}}};
   return json.dump();
 }
 
@@ -49,6 +50,7 @@ WorkerRecord record_from_text(const std::string& text) {
   for (const auto& s : json.at("spans")) {
     r.spans.push_back({s[0], s[1], s[2], s[3], static_cast<Activity>(s[4].get<int>())});
   }
+  r.left_out = {json.at("spans_left_out").at(0), json.at("spans_left_out").at(1)};
   return r;
 }
 

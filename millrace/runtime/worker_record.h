@@ -25,7 +25,8 @@ struct WorkerRecord {
   double transfer_s = 0;            // messages and sums on their way, whether or not anyone waited
   std::vector<int64_t> bytes_sent;  // to each worker
   data::Skipped skipped;            // by all workers of its process, in the record of their first
-  std::vector<Span> spans;          // the first of the run, evaluation with them
+  std::vector<Span> spans;          // the first of the training, evaluation with them
+  LeftOut left_out;                 // those after them
 };
 
 std::string to_text(const WorkerRecord& record);

@@ -46,6 +46,26 @@ TEST_F(ElasticCommand, LeavesWhatFrozeAsTextAndPicture) {
   EXPECT_EQ(run({"report", "run"}).exit_code, 2);
 }
 
+TEST_F(ElasticCommand, TheTraceHoldsTheWholeRun) {
+  ASSERT_EQ(run({"train", "job.yaml", "--out", "run"}, {"parallel.mode=1f1b", "parallel.placement=0:0.0:1"}).exit_code,
+            0);
+  std::map<int, std::set<int>> trained;  // by worker
+  std::vector<int> frozen;
+  int pauses = 0;
+  const nlohmann::json trace = json("run/trace.json");
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    const std::string name = event.at("name");
+    if (name == "F") trained[event.at("tid")].insert(event.at("args").at("micro-batch").get<int>());
+    if (name == "frozen layers") frozen.push_back(event.at("args").at("frozen layers"));
+    pauses += name.starts_with("pause before step ");
+  }
+  ASSERT_EQ(trained.size(), 2u);
+  for (const auto& [worker, steps] : trained) EXPECT_EQ(steps.size(), 12u) << "every step is there";
+  EXPECT_EQ(frozen, (std::vector<int>{0, 0, 3, 3, 5, 5}));
+  EXPECT_EQ(pauses, 2);
+  EXPECT_EQ(json("run/summary.json").at("trace").at("spans_left_out"), 0);
+}
+
 TEST_F(ElasticCommand, ACacheOnDiskAndInHalfPrecisionAreUsedAndLeaveNothing) {
   const std::vector<std::string> cache = {"elastic.cache=on", "elastic.cache_gib=0", "elastic.cache_disk_gib=0.1",
                                           "elastic.cache_dir=scratch"};

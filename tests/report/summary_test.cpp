@@ -93,5 +93,26 @@ TEST(Summary, TableLeavesOutWhatWasNotMeasured) {
   EXPECT_THAT(render_table(summary), Not(HasSubstr("loss")));
 }
 
+TEST(Summary, ATraceThatWasCutIsSaid) {
+  Summary summary = example();
+  EXPECT_THAT(render_table(summary), Not(HasSubstr("trace")));
+  summary.trace = {65536, 1000};
+  EXPECT_THAT(render_table(summary), HasSubstr("65,536 of 66,536 spans: the first ones of each training"));
+  const auto json = nlohmann::json::parse(to_json(summary).dump());
+  EXPECT_EQ(json["trace"]["spans"], 65536);
+  EXPECT_EQ(json["trace"]["spans_left_out"], 1000);
+}
+
+TEST(Summary, WhatWasSkippedIsCountedOverAllTrainings) {
+  runtime::WorkerRecord first, second;
+  first.skipped = {2, 3, {"a", "b"}};
+  second.skipped = {2, 4, {"b", "c"}};
+  const std::vector<std::vector<runtime::WorkerRecord>> trainings = {{first}, {second}};
+  const data::Skipped all = all_skipped(trainings);
+  EXPECT_EQ(all.left_out, 2);
+  EXPECT_EQ(all.while_reading, 7);
+  EXPECT_EQ(all.reasons, (std::vector<std::string>{"a", "b", "c"}));
+}
+
 }  // namespace
 }  // namespace millrace::report

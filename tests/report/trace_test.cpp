@@ -152,5 +152,121 @@ TEST(Trace, EventsOfATrackDoNotOverlap) {
   }
 }
 
+TEST(Trace, SaysWhatItHasNoRoomFor) {
+  WorkerRecord worker = record(0, {0}, {span(Activity::Forward, 0, 10)});
+  worker.left_out = {123, kStartNs + 5'000'000};
+  const std::vector<WorkerRecord> records{worker};
+  const auto found = events(records);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[1].at("name"), "123 spans not kept");
+  EXPECT_EQ(found[1].at("ts"), 10);
+  EXPECT_EQ(found[1].at("dur"), 4990);
+  EXPECT_EQ(json::parse(chrome_trace(records)).at("otherData"), (json{{"spans", 1}, {"spans_left_out", 123}}));
+}
+
+// Four stages, then after 300 microseconds two replicas of one; the other workers are gone, and worker 3 comes back.
+class TraceOfTrainings : public testing::Test {
+ protected:
+  static runtime::Stretch stretch(int frozen, int stages, int replicas, int64_t begin_us, int64_t end_us) {
+    runtime::Stretch made;
+    made.frozen = frozen;
+    made.stages = stages;
+    made.replicas = replicas;
+    made.workers = stages * replicas;
+    made.begin_ns = kStartNs + begin_us * 1000;
+    made.end_ns = kStartNs + end_us * 1000;
+    return made;
+  }
+  static std::vector<WorkerRecord> training(int stages, int workers, int64_t begin_us) {
+    std::vector<WorkerRecord> records;
+    for (int w = 0; w < workers; ++w) {
+      records.push_back(record(w, {w % stages}, {span(Activity::Forward, begin_us, begin_us + 100, w % stages)}));
+    }
+    return records;
+  }
+  TraceOfTrainings() {
+    course_.layers = 12;
+    course_.stretches = {stretch(0, 4, 1, 0, 110), stretch(6, 1, 2, 390, 500), stretch(8, 1, 4, 590, 700)};
+    course_.transitions.resize(2);
+    course_.transitions[0].step = 40;
+    course_.transitions[0].why = "layer 7 has the \"smallest\" gradients";
+    course_.transitions[0].plan = "dp on 0:0-1";
+    trace_ = json::parse(chrome_trace(course_, trainings_));
+  }
+  std::vector<json> named(const std::string& name) const {
+    std::vector<json> found;
+    for (const json& event : trace_.at("traceEvents")) {
+      if (event.at("name") == name) found.push_back(event);
+    }
+    return found;
+  }
+
+  Course course_;
+  const std::vector<std::vector<WorkerRecord>> trainings_ = {training(4, 4, 10), training(1, 2, 400),
+                                                             training(1, 4, 600)};
+  json trace_;
+};
+
+TEST_F(TraceOfTrainings, AllAreOnOneAxis) {
+  std::map<int, std::vector<double>> begins;
+  for (const json& event : named("F")) begins[event.at("tid")].push_back(event.at("ts"));
+  EXPECT_EQ(begins, (std::map<int, std::vector<double>>{
+                        {1, {10, 400, 600}}, {2, {10, 400, 600}}, {3, {10, 600}}, {4, {10, 600}}}));
+}
+
+TEST_F(TraceOfTrainings, WorkersPauseBetweenThemOrAreNotInUse) {
+  std::map<int, std::vector<std::pair<double, double>>> pauses, unused;
+  for (const json& event : named("pause")) pauses[event.at("tid")].emplace_back(event.at("ts"), event.at("dur"));
+  for (const json& event : named("not in use")) unused[event.at("tid")].emplace_back(event.at("ts"), event.at("dur"));
+  const std::vector<std::pair<double, double>> twice{{110, 290}, {500, 100}}, once{{110, 490}};
+  EXPECT_EQ(pauses, (std::map<int, std::vector<std::pair<double, double>>>{{1, twice}, {2, twice}}));
+  EXPECT_EQ(unused, (std::map<int, std::vector<std::pair<double, double>>>{{3, once}, {4, once}}));
+}
+
+TEST_F(TraceOfTrainings, ATrackIsNamedByAllThatItsWorkerWas) {
+  std::vector<std::string> tracks;
+  for (const json& event : named("thread_name")) tracks.push_back(event.at("args").at("name"));
+  EXPECT_EQ(tracks, (std::vector<std::string>{
+                        "trainings", "worker 0 (0:0) stage 0", "worker 1 (0:1) stage 1, then (0:1) stage 0",
+                        "worker 2 (0:2) stage 2, then (0:2) stage 0", "worker 3 (0:3) stage 3, then (0:3) stage 0"}));
+}
+
+TEST_F(TraceOfTrainings, WhatFrozeAndWhyStandsAboveThem) {
+  const auto first = named("0 of 12 layers frozen, 4 stages, 1 replica");
+  const auto second = named("6 of 12 layers frozen, 1 stage, 2 replicas");
+  ASSERT_EQ(first.size(), 1u);
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(first[0].at("ts"), 0);
+  EXPECT_EQ(second[0].at("ts"), 390);
+  EXPECT_EQ(second[0].at("dur"), 110);
+  const auto pause = named("pause before step 40");
+  ASSERT_EQ(pause.size(), 1u);
+  EXPECT_EQ(pause[0].at("ts"), 110);
+  EXPECT_EQ(pause[0].at("dur"), 280);
+  EXPECT_EQ(pause[0].at("args").at("why"), "layer 7 has the \"smallest\" gradients");
+  EXPECT_EQ(pause[0].at("args").at("plan"), "dp on 0:0-1");
+}
+
+TEST_F(TraceOfTrainings, FrozenLayersStagesAndReplicasAreCounters) {
+  for (const auto& [name, values] : std::map<std::string, std::vector<int>>{
+           {"frozen layers", {0, 0, 6, 6, 8, 8}}, {"stages", {4, 4, 1, 1, 1, 1}}, {"replicas", {1, 1, 2, 2, 4, 4}}}) {
+    std::vector<int> found;
+    std::vector<double> at;
+    for (const json& event : named(name)) {
+      EXPECT_EQ(event.at("ph"), "C");
+      found.push_back(event.at("args").at(name));
+      at.push_back(event.at("ts"));
+    }
+    EXPECT_EQ(found, values) << name;
+    EXPECT_EQ(at, (std::vector<double>{0, 110, 390, 500, 590, 700}));
+  }
+}
+
+TEST_F(TraceOfTrainings, ARunOfOneTrainingHasNoCourse) {
+  course_.stretches.resize(1);
+  course_.transitions.clear();
+  EXPECT_EQ(chrome_trace(course_, std::span(trainings_).first(1)), chrome_trace(trainings_[0]));
+}
+
 }  // namespace
 }  // namespace millrace::report
