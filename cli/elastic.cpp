@@ -13,6 +13,7 @@
 #include "millrace/base/error.h"
 #include "millrace/data/dataset.h"
 #include "millrace/model/model.h"
+#include "millrace/plan/filling_cache.h"
 #include "millrace/plan/grow_batch.h"
 #include "millrace/plan/planner.h"
 
@@ -58,7 +59,7 @@ class ElasticPlanner {
     profiles_ = find_profiles(job, cluster_, {});
   }
 
-  runtime::NextPlan next(const job::Job& now, int frozen) const {
+  runtime::NextPlan next(const job::Job& now, int frozen, int kept) const {
     runtime::NextPlan next;
     next.job = now;
     next.job.model.frozen = frozen;
@@ -82,13 +83,14 @@ class ElasticPlanner {
     next.words = to_text(*best);
     next.predicted_step_s = best->prediction.step_s;
     next.predicted_before_s = as_before ? as_before->prediction.step_s : 0;
-    if (now.elastic.grows) grow(now, *best, next);
+    next.predicted_filling_s = filling_s(next.job, best->plan, kept);
+    if (now.elastic.grows) grow(now, *best, kept, next);
     return next;
   }
 
  private:
   // Where the memory for it is there.
-  void grow(const job::Job& now, const Candidate& chosen, runtime::NextPlan& next) const {
+  void grow(const job::Job& now, const Candidate& chosen, int kept, runtime::NextPlan& next) const {
     const int replicas = chosen.plan.pipeline.num_replicas(0);
     const int before =
         plan::make_plan(now, model::training_graph(now, 1), first_.pipeline.num_workers).pipeline.num_replicas(0);
@@ -99,10 +101,16 @@ class ElasticPlanner {
     const std::optional<Candidate> made = candidate(grown.job, model::training_graph(grown.job, 1));
     if (!made || !made->fits()) return;
     grown.predicted_step_s = made->prediction.step_s;
+    grown.predicted_filling_s = filling_s(grown.job, made->plan, kept);
     grown.predicted_before_s = 0;  // its steps were of another size
     grown.words +=
         fmt::format("; batch {} instead of {}, lr x {:.3g}", grown.job.batch, now.batch, follows->rate_factor);
     next = std::move(grown);
+  }
+
+  // A step of the first epoch, where there is a cache to be filled.
+  double filling_s(const job::Job& job, const plan::Plan& plan, int kept) const {
+    return job.elastic.cache ? plan::predict_filling(job, plan, profiles_, cluster_, kept).step_s : 0;
   }
 
   // The planner may use those the job names, no others.
@@ -172,7 +180,7 @@ class ElasticPlanner {
 
 runtime::Succession::Planner elastic_planner(const job::Job& job, const comm::Process& process) {
   const auto planner = std::make_shared<ElasticPlanner>(job, process);
-  return [planner](const job::Job& now, int frozen) { return planner->next(now, frozen); };
+  return [planner](const job::Job& now, int frozen, int kept) { return planner->next(now, frozen, kept); };
 }
 
 std::shared_ptr<runtime::PrefixCaches> make_caches(std::unique_ptr<comm::Process>& process, const job::Job& job) {

@@ -3,23 +3,13 @@
 #include <algorithm>
 
 #include "millrace/model/model.h"
+#include "millrace/plan/filling_cache.h"
 #include "millrace/plan/freeze_rule.h"
-#include "millrace/plan/frozen_costs.h"
 
 namespace millrace::plan {
 namespace {
 
 constexpr int kEpochs = 10;  // of the published runs
-
-// With what the first layers make kept: they cost nothing, and are one piece.
-std::vector<profile::Profile> with_kept(std::vector<profile::Profile> profiles, job::Job job, int kept) {
-  if (kept == 0) return profiles;
-  job.model.frozen = kept;
-  job.elastic.cache = true;
-  const graph::Graph graph = model::training_graph(job, 1);
-  for (profile::Profile& profile : profiles) price_frozen(job, graph, profile);
-  return profiles;
-}
 
 // Samples a second that come out of the hosts' memory at most, each host's at the rate of one link.
 double fetched_per_s(const Published& experiment, const profile::Profile& profile, const job::Job& job,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "millrace/report/table.h"
@@ -26,6 +27,8 @@ ordered_json to_json(const Course& course) {
                          {"replicas", s.replicas},
                          {"batch", s.batch},
                          {"step_ms", s.step_s * 1e3},
+                         {"filling_step_ms", s.filling_step_s * 1e3},
+                         {"filled_step_ms", s.filled_step_s * 1e3},
                          {"cached_share", s.cached},
                          {"cache_verdict", s.cache_verdict}});
   }
@@ -38,7 +41,9 @@ ordered_json to_json(const Course& course) {
                            {"gradient_norms", norms},
                            {"pause_ms", t.pause_s * 1e3},
                            {"waited_for_next_ms", t.waited_s * 1e3},
+                           {"kept", t.kept},
                            {"predicted_step_ms", t.predicted_step_s * 1e3},
+                           {"predicted_filling_step_ms", t.predicted_filling_s * 1e3},
                            {"predicted_step_ms_before", t.predicted_before_s * 1e3}});
   }
   return {{"name", course.name}, {"layers", course.layers}, {"stretches", stretches}, {"transitions", transitions}};
@@ -58,31 +63,52 @@ Course course_from_json(const nlohmann::json& json) {
     s.at("cached_share").get_to(stretch.cached);
     // Younger than the others.
     stretch.replicas = s.value("replicas", 0);
+    stretch.filling_step_s = s.value("filling_step_ms", 0.) * 1e-3;
+    stretch.filled_step_s = s.value("filled_step_ms", 0.) * 1e-3;
     stretch.cache_verdict = s.value("cache_verdict", "");
   }
   for (const auto& t : json.at("transitions")) {
-    std::vector<double> squares;
-    for (const double norm : t.at("gradient_norms")) squares.push_back(norm * norm);
-    course.transitions.push_back(
-        {t.at("step"), t.at("why"), t.at("plan"), squares, t.at("pause_ms").get<double>() * 1e-3,
-         t.at("waited_for_next_ms").get<double>() * 1e-3, t.at("predicted_step_ms").get<double>() * 1e-3,
-         t.at("predicted_step_ms_before").get<double>() * 1e-3});
+    runtime::Transition& transition = course.transitions.emplace_back();
+    t.at("step").get_to(transition.step);
+    t.at("why").get_to(transition.why);
+    t.at("plan").get_to(transition.plan);
+    for (const double norm : t.at("gradient_norms")) transition.squares.push_back(norm * norm);
+    transition.pause_s = t.at("pause_ms").get<double>() * 1e-3;
+    transition.waited_s = t.at("waited_for_next_ms").get<double>() * 1e-3;
+    transition.predicted_step_s = t.at("predicted_step_ms").get<double>() * 1e-3;
+    transition.predicted_before_s = t.at("predicted_step_ms_before").get<double>() * 1e-3;
+    transition.kept = t.value("kept", 0);
+    transition.predicted_filling_s = t.value("predicted_filling_step_ms", 0.) * 1e-3;
   }
   return course;
 }
 
 std::string transitions_table(const Course& course) {
   if (course.transitions.empty()) return {};
-  Table table({"from step", "frozen", "stages", "workers", "batch", "a step takes", "predicted", "cached",
-               "pause before", "because"});
+  const bool fills = std::any_of(course.stretches.begin(), course.stretches.end(),
+                                 [](const runtime::Stretch& s) { return s.filling_step_s > 0; });
+  // A cache is filled in the first epoch of a training: steps of that one and later ones are predicted each by itself.
+  std::vector<std::string> head{"from step", "frozen", "stages", "workers", "batch", "a step takes", "predicted"};
+  if (fills) head.insert(head.end() - 2, {"first epoch", "predicted"});
+  if (fills) head[head.size() - 2] = "after it";
+  head.insert(head.end(), {"cached", "pause before", "because"});
+  Table table(head);
   for (size_t i = 0; i < course.stretches.size(); ++i) {
     const runtime::Stretch& s = course.stretches[i];
     const runtime::Transition* before = i > 0 ? &course.transitions[i - 1] : nullptr;
-    table.add({fmt::format("{}", s.first_step), fmt::format("{} of {}", s.frozen, course.layers),
-               fmt::format("{}", s.stages), fmt::format("{}", s.workers), fmt::format("{}", s.batch),
-               milliseconds(s.step_s), before ? milliseconds(before->predicted_step_s) : "-",
-               s.cached > 0 ? fmt::format("{:.0f}%", 100 * s.cached) : "-",
-               before ? milliseconds(before->pause_s) : "-", before ? before->why : ""});
+    std::vector<std::string> row{fmt::format("{}", s.first_step), fmt::format("{} of {}", s.frozen, course.layers),
+                                 fmt::format("{}", s.stages), fmt::format("{}", s.workers), fmt::format("{}", s.batch)};
+    const bool filled = s.filling_step_s > 0;
+    if (fills) {
+      row.push_back(milliseconds(s.filling_step_s));
+      row.push_back(filled && before ? milliseconds(before->predicted_filling_s) : "-");
+    }
+    row.push_back(milliseconds(filled ? s.filled_step_s : s.step_s));
+    row.push_back(before ? milliseconds(before->predicted_step_s) : "-");
+    row.push_back(s.cached > 0 ? fmt::format("{:.0f}%", 100 * s.cached) : "-");
+    row.push_back(before ? milliseconds(before->pause_s) : "-");
+    row.push_back(before ? before->why : "");
+    table.add(row);
   }
   return table.str();
 }

@@ -58,6 +58,11 @@ std::shared_ptr<const PrefixCache> PrefixCaches::next(int frozen, int64_t since)
   return next;
 }
 
+int PrefixCaches::kept_layers(int64_t more_samples) const {
+  if (made_.empty()) return 0;
+  return store_->num_entries(made_.back()) + more_samples >= num_samples_ ? made_.back().layers : 0;
+}
+
 std::string PrefixPath::refusal(const PrefixCache& cache, const Session& session) {
   const std::optional<graph::PrefixEnd> end = session.prefix_end(cache.made.layers);
   if (!end) {

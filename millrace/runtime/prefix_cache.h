@@ -48,6 +48,8 @@ class PrefixCaches {
 
   // For a training with so many frozen layers, as they are from step `since` on; null: nothing is frozen.
   std::shared_ptr<const PrefixCache> next(int frozen, int64_t since);
+  // Layers whose output is kept of every sample, or will be once so many more were trained on. Before next().
+  int kept_layers(int64_t more_samples) const;
   cache::CacheCounts counts() const { return store_->counts(); }
 
  private:

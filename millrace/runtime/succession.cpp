@@ -1,6 +1,7 @@
 #include "millrace/runtime/succession.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "millrace/base/error.h"
@@ -11,6 +12,7 @@ namespace millrace::runtime {
 namespace {
 
 constexpr size_t kStepsForGain = 20;  // after which the gain of a transition is told
+constexpr double kSameEpoch = 1e-9;   // epochs are counted in fractions
 
 }  // namespace
 
@@ -20,6 +22,7 @@ Succession::Succession(std::unique_ptr<Training> first, const job::Job& job, com
     : process_(process), limit_(limit), planner_(std::move(planner)), caches_(std::move(caches)), freezing_(freezing) {
   now_.job = job;
   now_.training = std::move(first);
+  next_step_ = now_.training->first_step();
 }
 
 Succession::~Succession() {
@@ -49,7 +52,7 @@ TrainingResult Succession::run(const Observer& observer) {
     prepare();
   }
   for (;;) {
-    begin_ns_ = Timeline::now_ns();
+    begin_stretch();
     const TrainingResult result = now_.training->run(observer_);
     if (leads) take(result);
     if (process_.broadcast(result.handed_over ? "goes on" : "").empty()) break;
@@ -63,8 +66,24 @@ TrainingResult Succession::run(const Observer& observer) {
 
 void Succession::take_step(const StepReport& step) {
   step_s_.push_back(step.seconds);
+  next_step_ = step.step + 1;
+  if (fills_cache() && step.epoch <= filled_at_ + kSameEpoch) filling_steps_ = step_s_.size();
   busy_until_ = std::chrono::steady_clock::now();
-  if (!stretches_.empty() && step_s_.size() == kStepsForGain) tell_gain(step.step + 1);
+  if (stretches_.empty()) return;
+  const Transition& transition = transitions_[stretches_.size() - 1];
+  const std::span<const double> last = std::span(step_s_).last(std::min(kStepsForGain, step_s_.size()));
+  if (step_s_.size() == kStepsForGain && filling_steps_ == step_s_.size()) {
+    tell_gain(next_step_, last, transition.predicted_filling_s, "in the first epoch ");
+  } else if (step_s_.size() == filling_steps_ + kStepsForGain) {
+    tell_gain(next_step_, last, transition.predicted_step_s, filling_steps_ > 0 ? "after the first epoch " : "");
+  }
+}
+
+void Succession::begin_stretch() {
+  begin_ns_ = Timeline::now_ns();
+  next_step_ = now_.training->first_step();
+  // Of an epoch that has begun the first samples come in the next one.
+  filled_at_ = std::ceil(now_.training->epoch_at(next_step_) - kSameEpoch) + 1;
 }
 
 // Of the training that has ended.
@@ -81,9 +100,14 @@ void Succession::end_stretch() {
   stretch.begin_ns = begin_ns_;
   stretch.end_ns = std::max(begin_ns_, Timeline::at_ns(busy_until_));
   // The first step has what is left of the pause in it.
-  if (step_s_.size() > 1) step_s_.erase(step_s_.begin());
-  stretch.step_s = median(step_s_);
+  const size_t first = step_s_.size() > 1 ? 1 : 0;
+  const std::span<double> steps = std::span(step_s_).subspan(first);
+  const size_t filling = filling_steps_ - std::min(filling_steps_, first);
+  stretch.filling_step_s = median(steps.first(filling));
+  stretch.filled_step_s = filling_steps_ > 0 ? median(steps.subspan(filling)) : 0;
+  stretch.step_s = median(steps);
   step_s_.clear();
+  filling_steps_ = 0;
   int64_t fetched = 0, computed = 0;
   for (size_t i = 0; i < training.num_workers(); ++i) {
     fetched += training.worker(i).rows_fetched();
@@ -117,11 +141,21 @@ void Succession::decide(const IntervalReport& report) {
   prepare();
 }
 
+// Layers whose output the cache will have of every sample when the next training begins, and which it can use.
+int Succession::kept_at_boundary() const {
+  const int64_t trained = (freezing_.boundary - now_.training->first_step()) * now_.job.batch;
+  if (!caches_ || trained < now_.training->train_samples()) return 0;
+  const int kept = caches_->kept_layers((freezing_.boundary - next_step_) * now_.job.batch);
+  return kept < freezing_.next ? kept : 0;  // what more layers made is of weights that will change
+}
+
 // The next training, ready but for its state; planned and made while this one goes on. Where there are several
 // processes it is only planned: they wait for each other while they make theirs.
 void Succession::prepare() {
-  next_plan_ = std::async(std::launch::async, [this, now = now_.job, frozen = freezing_.next] {
-                 return planner_(now, frozen);
+  const int kept = kept_at_boundary();
+  transitions_.back().kept = kept;
+  next_plan_ = std::async(std::launch::async, [this, now = now_.job, frozen = freezing_.next, kept] {
+                 return planner_(now, frozen, kept);
                }).share();
   if (process_.size() > 1) return;
   std::shared_ptr<const PrefixCache> cache = caches_ ? caches_->next(freezing_.next, freezing_.boundary) : nullptr;
@@ -190,31 +224,45 @@ void Succession::hand_over(const TrainingResult& result) {
   const NextPlan& plan = next_plan_.get();
   transition.plan = plan.words;
   transition.predicted_step_s = plan.predicted_step_s;
+  transition.predicted_filling_s = plan.predicted_filling_s;
   transition.predicted_before_s = plan.predicted_before_s;
   transition.pause_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - busy_until_).count();
   std::string words = fmt::format("step {}: layers 1 to {} of {} stand still ({}); ", transition.step, freezing_.frozen,
                                   now_.training->layers(), transition.why);
   if (!transition.plan.empty()) words += transition.plan + "; ";
   words += fmt::format("paused {:.0f} ms", transition.pause_s * 1e3);
-  if (transition.predicted_step_s > 0) {
-    words += fmt::format("; a step should now take {:.1f} ms{}", transition.predicted_step_s * 1e3,
-                         now_.job.elastic.cache ? " once all they make is kept" : "");
-    if (transition.predicted_before_s > 1.01 * transition.predicted_step_s) {
-      words += fmt::format(", {:.1f} ms with the plan before", transition.predicted_before_s * 1e3);
-    }
+  observer_.on_note(words + expected());
+}
+
+// Of the training that begins.
+std::string Succession::expected() const {
+  const Transition& t = transitions_.back();
+  if (t.predicted_step_s <= 0) return {};
+  std::string words = fmt::format("; a step should now take {:.1f} ms", t.predicted_step_s * 1e3);
+  if (t.predicted_filling_s > 0) {
+    const std::string again = t.kept + 1 == freezing_.frozen
+                                  ? fmt::format("layer {} is", freezing_.frozen)
+                                  : fmt::format("layers {} to {} are", t.kept + 1, freezing_.frozen);
+    words = fmt::format(
+        "; a step should now take {:.1f} ms in the first epoch, in which {} computed once more, and {:.1f} ms after it",
+        t.predicted_filling_s * 1e3, again, t.predicted_step_s * 1e3);
   }
-  observer_.on_note(words);
+  if (t.predicted_before_s > 1.01 * t.predicted_step_s) {
+    words += fmt::format(", {:.1f} ms with the plan before", t.predicted_before_s * 1e3);
+  }
+  return words;
 }
 
 // Once it is known what a step takes after a transition: what came of it.
-void Succession::tell_gain(int64_t step) {
-  std::vector<double> so_far = step_s_;
-  const double step_s = median(so_far), before = stretches_.back().samples_per_s();
-  if (!(before > 0 && step_s > 0)) return;
-  const double now = static_cast<double>(now_.job.batch) / step_s;
+void Succession::tell_gain(int64_t step, std::span<const double> step_s, double predicted_s, const std::string& when) {
+  std::vector<double> seconds(step_s.begin(), step_s.end());
+  const double typical_s = median(seconds), before = stretches_.back().samples_per_s();
+  if (!(before > 0 && typical_s > 0)) return;
+  const double now = static_cast<double>(now_.job.batch) / typical_s;
+  const std::string predicted = predicted_s > 0 ? fmt::format(" ({:.1f} predicted)", predicted_s * 1e3) : "";
   observer_.on_note(fmt::format(
-      "step {}: a step takes {:.1f} ms: {:.4g} samples/s, {:.4g} before layers 1 to {} stood still: {:.2f}x", step,
-      step_s * 1e3, now, before, freezing_.frozen, now / before));
+      "step {}: a step {}takes {:.1f} ms{}: {:.4g} samples/s, {:.4g} before layers 1 to {} stood still: {:.2f}x", step,
+      when, typical_s * 1e3, predicted, now, before, freezing_.frozen, now / before));
 }
 
 void Succession::take(const TrainingResult& result) {

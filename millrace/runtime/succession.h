@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,10 @@ namespace millrace::runtime {
 // The job of the next training, and what is expected of it.
 struct NextPlan {
   job::Job job;
-  std::string words;              // "1f1b, 4 micro-batches, stages on 0:0 | 0:1"
-  double predicted_step_s = 0;    // 0: nothing was predicted
-  double predicted_before_s = 0;  // of the plan there is, with the same layers frozen
+  std::string words;               // "1f1b, 4 micro-batches, stages on 0:0 | 0:1"
+  double predicted_step_s = 0;     // 0: nothing was predicted; with elastic.cache, of a cache that is full
+  double predicted_filling_s = 0;  // with elastic.cache: of the first epoch, which fills it
+  double predicted_before_s = 0;   // of the plan there is, with the same layers frozen
 };
 
 // One training of the run.
@@ -35,6 +37,8 @@ struct Stretch {
   int replicas = 0;  // of the first stage
   int64_t batch = 0;
   double step_s = 0;               // median
+  double filling_step_s = 0;       // of those before the cache had seen every sample; 0: there is none
+  double filled_step_s = 0;        // of those after that; 0: there were none
   double cached = 0;               // of its samples, the share whose frozen layers were not computed
   std::string cache_verdict = {};  // whether that pays, and why; empty: there is no cache
   int64_t begin_ns = 0;            // of process 0's steady clock
@@ -45,18 +49,21 @@ struct Stretch {
 struct Transition {
   int64_t step = 0;  // the first of the next training
   std::string why;
-  std::string plan;               // in words; empty: as before
-  std::vector<double> squares;    // that were decided by
-  double pause_s = 0;             // between the end of the one and the beginning of the other
-  double waited_s = 0;            // of it, until the next training was ready
-  double predicted_step_s = 0;    // 0: nothing was predicted
-  double predicted_before_s = 0;  // of the plan there was, with the same layers frozen
+  std::string plan;                // in words; empty: as before
+  std::vector<double> squares;     // that were decided by
+  double pause_s = 0;              // between the end of the one and the beginning of the other
+  double waited_s = 0;             // of it, until the next training was ready
+  int kept = 0;                    // of the frozen layers, those whose output the cache had already
+  double predicted_step_s = 0;     // 0: nothing was predicted; with elastic.cache, of a cache that is full
+  double predicted_filling_s = 0;  // with elastic.cache: of the first epoch, which fills it
+  double predicted_before_s = 0;   // of the plan there was, with the same layers frozen
 };
 
 class Succession {
  public:
-  // On process 0: the job with so many layers frozen. Throws std::invalid_argument where there is no way to run it.
-  using Planner = std::function<NextPlan(const job::Job& now, int frozen)>;
+  // On process 0: the job with so many layers frozen, of which the cache will have the output of the first `kept`.
+  // Throws std::invalid_argument where there is no way to run it.
+  using Planner = std::function<NextPlan(const job::Job& now, int frozen, int kept)>;
 
   // `freezing`: where a run that goes on from a checkpoint stands.
   // `caches`: where elastic.cache is on; the first training has its first.
@@ -83,11 +90,15 @@ class Succession {
   };
   void decide(const IntervalReport& report);
   void prepare();
+  int kept_at_boundary() const;
   bool can_hand_over();
   void hand_over(const TrainingResult& result);
   void take(const TrainingResult& result);
   void take_step(const StepReport& step);
-  void tell_gain(int64_t step);
+  void tell_gain(int64_t step, std::span<const double> step_s, double predicted_s, const std::string& when);
+  std::string expected() const;
+  bool fills_cache() const { return caches_ && freezing_.frozen > 0; }
+  void begin_stretch();
   void end_stretch();
   void gather_records();
 
@@ -106,9 +117,12 @@ class Succession {
   std::vector<Stretch> stretches_;
   RunRecords own_records_;
   std::vector<std::vector<WorkerRecord>> records_;
-  int64_t begin_ns_ = 0;                              // of the training that runs
-  std::vector<Transition> transitions_;               // the last may be still to come
-  std::vector<double> step_s_;                        // of the training that runs
+  int64_t begin_ns_ = 0;                 // of the training that runs
+  std::vector<Transition> transitions_;  // the last may be still to come
+  std::vector<double> step_s_;           // of the training that runs
+  size_t filling_steps_ = 0;             // of them, those that came before the cache had seen every sample
+  double filled_at_ = 0;                 // epochs
+  int64_t next_step_ = 0;
   std::chrono::steady_clock::time_point busy_until_;  // the last step or evaluation that was told of
 };
 

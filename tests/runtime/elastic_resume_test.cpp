@@ -54,7 +54,7 @@ class ElasticResume : public state::TemporaryFolder {
       reader = [=](const Session::Wanted& wanted) { return state::read_state(from, manifest, wanted); };
     }
     const auto process = comm::make_local_process();
-    const Succession::Planner planner = [](const job::Job& now, int frozen) {
+    const Succession::Planner planner = [](const job::Job& now, int frozen, int) {
       NextPlan next;
       next.job = now;
       next.job.model.frozen = frozen;

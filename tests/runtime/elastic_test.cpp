@@ -1,4 +1,5 @@
 // Trainings that follow one another in one run: the state goes on from each to the next, whatever their plans are.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -41,7 +42,8 @@ struct ElasticRun {
   std::vector<Transition> transitions;
   std::vector<Stretch> stretches;
   std::vector<std::string> notes;
-  int64_t fetched = 0;  // rows of the last training whose frozen layers were not computed
+  std::vector<int> kept;  // layers, as each planning was told
+  int64_t fetched = 0;    // rows of the last training whose frozen layers were not computed
   cache::CacheCounts counts;
 };
 
@@ -56,9 +58,12 @@ ElasticRun run_elastic(job::Job job, const std::vector<job::Parallel>& plans) {
         job, job.data.train_samples, [&](const std::string&) {}, /*always=*/true);
   }
   size_t next = 0;
-  const Succession::Planner planner = [&](const job::Job& now, int frozen) {
+  const Succession::Planner planner = [&](const job::Job& now, int frozen, int kept) {
     NextPlan made;
     made.job = now;
+    made.predicted_step_s = 0.0015;
+    if (job.elastic.cache) made.predicted_filling_s = 0.0025;
+    ran.kept.push_back(kept);
     made.job.model.frozen = frozen;
     next = std::min(next + 1, plans.size() - 1);
     made.job.parallel = plans[next];
@@ -209,7 +214,7 @@ TEST(Elastic, ABatchThatGrowsKeepsEpochsAndRates) {
   job.elastic.freeze = job::Freeze::Schedule;
   job.elastic.alpha = 0.4;
   const auto process = comm::make_local_process();
-  const Succession::Planner doubles = [](const job::Job& now, int frozen) {
+  const Succession::Planner doubles = [](const job::Job& now, int frozen, int) {
     NextPlan next;
     next.job = now;
     next.job.model.frozen = frozen;
@@ -280,6 +285,49 @@ TEST(Elastic, WhatFrozenLayersMakeIsKeptBitByBit) {
   }
 }
 
+// 26 samples in batches of 8, four steps an epoch, which is when layers freeze: 2, 3 and 4.
+TEST(Elastic, APlanKnowsHowFullTheCacheWillBe) {
+  job::Job job = vit_job();
+  job.steps = 24;
+  job.elastic.freeze = job::Freeze::Schedule;
+  job.elastic.alpha = 0.5;
+  job.elastic.cache = true;
+  const ElasticRun ran = run_elastic(job, {plan(Mode::Dp, "0:0")});
+  EXPECT_EQ(ran.kept, (std::vector<int>{0, 2, 3}));
+  ASSERT_EQ(ran.transitions.size(), 3u);
+  EXPECT_EQ(ran.transitions[2].kept, 3);
+  for (const char* again : {"layers 1 to 2 are", "layer 4 is"}) {
+    const std::string expected = fmt::format(
+        "a step should now take 2.5 ms in the first epoch, in which {} computed once more, and 1.5 ms after it", again);
+    EXPECT_THAT(ran.notes, testing::Contains(testing::HasSubstr(expected)));
+  }
+  // Half an epoch is not enough.
+  job.elastic.every = {job::Period::Unit::Steps, 2};
+  EXPECT_EQ(run_elastic(job, {plan(Mode::Dp, "0:0")}).kept, (std::vector<int>{0, 0, 0}));
+}
+
+TEST(Elastic, StepsThatFillTheCacheAndLaterOnesAreMeasuredApart) {
+  job::Job job = vit_job();
+  job.steps = 30 * 4;
+  job.elastic.freeze = job::Freeze::Schedule;
+  job.elastic.alpha = 0.9;
+  const ElasticRun without = run_elastic(job, {plan(Mode::Dp, "0:0")});
+  for (const Stretch& stretch : without.stretches) {
+    EXPECT_EQ(stretch.filling_step_s, 0);
+    EXPECT_EQ(stretch.filled_step_s, 0);
+    EXPECT_GT(stretch.step_s, 0);
+  }
+  job.elastic.cache = true;
+  const ElasticRun ran = run_elastic(job, {plan(Mode::Dp, "0:0")});
+  ASSERT_EQ(ran.stretches.size(), 2u);
+  EXPECT_EQ(ran.stretches[0].filling_step_s, 0) << "nothing is frozen yet";
+  EXPECT_GT(ran.stretches[1].filling_step_s, 0);
+  EXPECT_GT(ran.stretches[1].filled_step_s, 0);
+  EXPECT_THAT(ran.notes,
+              testing::Contains(testing::AllOf(testing::HasSubstr("step 28: a step after the first epoch takes"),
+                                               testing::HasSubstr("(1.5 predicted)"))));
+}
+
 TEST(Elastic, LayersThatAreFrozenFromTheBeginningAreComputedOnce) {
   job::Job job = vit_job();
   job.model.frozen = 3;
@@ -314,7 +362,7 @@ TEST(Elastic, APlanThatCannotBeIsSaidAndTrainingGoesOn) {
   job.elastic.freeze = job::Freeze::Schedule;
   job.elastic.every = {job::Period::Unit::Steps, 5};
   const auto process = comm::make_local_process();
-  const Succession::Planner refuses = [](const job::Job&, int) -> NextPlan {
+  const Succession::Planner refuses = [](const job::Job&, int, int) -> NextPlan {
     throw std::invalid_argument("there is no room");
   };
   Succession succession(std::make_unique<Training>(job, *process, MachineLimit{}), job, *process, {}, refuses, {});
