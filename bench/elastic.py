@@ -4,7 +4,10 @@ plain data parallelism, and elastic training with its switches on one after anot
 format of CIFAR-100. As layers freeze in fine-tuning, every run begins with the weights of one that was trained on the
 same pictures under other labels. Runs alternate, seed after seed.
 Options: [--seeds 3] [--epochs 10] [--samples 4000] [--noise 40] [--out FILE] [--only NAME,...]
-[--freeze schedule|gradient]"""
+[--freeze schedule|gradient]
+With --cache-cost instead: what elastic.cache costs where it cannot pay. One cheap layer with a large output stands still
+from the beginning, on one worker, and the run ends before much of what was kept is fetched: after --epochs 1 to 3. The
+same job with the cache and without it, in turn, as often as --seeds says. Promised is a ratio of at most 1.02."""
 import argparse, json, math, os, random, statistics, subprocess, sys, tempfile
 from pathlib import Path
 
@@ -24,6 +27,17 @@ schedule: {kind: cosine, warmup_epochs: 1}
 eval: {every_epochs: 0}
 """
 PIPELINE = ["parallel.mode=1f1b", "parallel.placement=0:0.0:1.0:2.0:3", "parallel.microbatches=4", "parallel.balance=flops"]
+# The stem of a small residual network: 27 multiplications for each value that would be fetched.
+CACHE_COST_JOB = """name: cache-cost
+batch: 50
+epochs: %(epochs)d
+seed: 1
+threads: 1
+model: {name: resnet_small, classes: 100, image_size: 32, frozen: 1}
+data: {kind: cifar100, train: %(data)s/first_train.bin, threads: 1}
+data.train_transform: {kind: resize, mirror: 0}
+optimizer: {lr: 0.05}
+"""
 FREEZE = ["elastic.freeze=%s", "elastic.alpha=1/3"]
 RUNS = {
     "static pipeline": PIPELINE,
@@ -65,20 +79,26 @@ def write_sets(folder, samples, tests, level):
                 file.write(bytes([label // 5, label]) + pixels)
 
 
+def train(job, out, settings):
+    """Its metrics, step by step, and the seconds of all steps."""
+    words = [str(MILLRACE), "train", str(job), "--out", str(out), "--overwrite"]
+    for setting in settings:
+        words += ["--set", setting]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{out.name}: {done.stderr.strip()}")
+    metrics = [json.loads(line) for line in open(out / "metrics.jsonl")]
+    return done.stdout, [step["seconds"] for step in metrics if "seconds" in step]
+
+
 def run(work, name, settings, seed, arguments, which="second"):
     job = work / "job.yaml"
     init = "" if which == "first" else f", init: {work}/first/model.safetensors"
     job.write_text(JOB % {"epochs": arguments.epochs, "seed": seed, "data": work, "set": which, "init": init})
     out = work / "first" if which == "first" else work / f"{name.replace(' ', '_')}-{seed}"
-    words = [str(MILLRACE), "train", str(job), "--out", str(out), "--overwrite"]
-    for setting in settings:
-        words += ["--set", setting % arguments.freeze if "%s" in setting else setting]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{name}: {done.stderr.strip()}")
+    _, seconds = train(job, out, [setting % arguments.freeze if "%s" in setting else setting for setting in settings])
+    train_s = sum(seconds)
     summary = json.loads((out / "summary.json").read_text())
-    steps = [json.loads(line) for line in open(out / "metrics.jsonl")]
-    train_s = sum(step["seconds"] for step in steps if "seconds" in step)
     record = {"name": name, "seed": seed, "train_s": train_s, "top1": summary["accuracy"]["top1"],
               "loss": summary["loss"]}
     if (out / "elastic.json").exists():
@@ -86,6 +106,36 @@ def run(work, name, settings, seed, arguments, which="second"):
         record["pause_ms"] = [t["pause_ms"] for t in record["elastic"]["transitions"]]
         record["train_s"] += sum(record["pause_ms"]) / 1e3  # between steps
     return record
+
+
+def cache_cost(work, arguments):
+    job = work / "job.yaml"
+    job.write_text(CACHE_COST_JOB % {"epochs": arguments.epochs, "data": work})
+    seconds = {"off": [], "on": []}
+    for turn in range(arguments.seeds):
+        for cache in ("off", "on") if turn % 2 == 0 else ("on", "off"):
+            said, steps = train(job, work / f"cache-{cache}", [f"elastic.cache={cache}"])
+            seconds[cache].append(sum(steps))
+            verdict = next((line.split("make: ")[1] for line in said.splitlines() if " make: " in line), "")
+            print(f"turn {turn + 1}  cache {cache:3}  {seconds[cache][-1]:7.2f} s of steps, median "
+                  f"{1e3 * statistics.median(steps):.2f} ms  {verdict}", flush=True)
+    medians = {cache: statistics.median(seconds[cache]) for cache in seconds}
+    ratio = medians["on"] / medians["off"]
+    print(f"\nwith the cache {medians['on']:.2f} s, without {medians['off']:.2f} s: {ratio:.4f}x")
+    return {"median_s": medians, "ratio": ratio, "runs_s": seconds}
+
+
+def machine():
+    words = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
+    return next((line.split(":")[1].strip() for line in words.splitlines() if line.startswith("Model name")), "")
+
+
+def write_record(arguments, figures):
+    if not arguments.out:
+        return
+    Path(arguments.out).write_text(json.dumps(
+        {"command": "bench/elastic.sh " + " ".join(sys.argv[1:]), "machine": machine(), "cores": os.cpu_count(),
+         **figures}, indent=1) + "\n")
 
 
 def main():
@@ -97,12 +147,15 @@ def main():
     parser.add_argument("--freeze", default="schedule", choices=["schedule", "gradient"])
     parser.add_argument("--only", default="")
     parser.add_argument("--out")
+    parser.add_argument("--cache-cost", action="store_true")
     arguments = parser.parse_args()
     chosen = {name: RUNS[name] for name in RUNS if not arguments.only or name in arguments.only.split(",")}
     records = []
     with tempfile.TemporaryDirectory(prefix="millrace-elastic-") as folder:
         work = Path(folder)
         write_sets(work, arguments.samples, 1000, arguments.noise)
+        if arguments.cache_cost:
+            return write_record(arguments, cache_cost(work, arguments))
         first = run(work, "first", RUNS["data parallel"], 100, arguments, which="first")
         print(f"weights to begin with: top-1 {100 * first['top1']:.1f}% of the first set", flush=True)
         for seed in range(1, arguments.seeds + 1):
@@ -116,12 +169,7 @@ def main():
     print(f"\n{'':20}  {'time':>9}  {'against ' + base:>24}  {'top-1':>7}")
     for name in chosen:
         print(f"{name:20}  {medians[name]:7.1f} s  {medians[base] / medians[name]:23.2f}x  {100 * accuracy[name]:6.1f}%")
-    if arguments.out:
-        machine = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
-        model = next((line.split(":")[1].strip() for line in machine.splitlines() if line.startswith("Model name")), "")
-        Path(arguments.out).write_text(json.dumps(
-            {"command": "bench/elastic.sh " + " ".join(sys.argv[1:]), "machine": model, "cores": os.cpu_count(),
-             "median_s": medians, "top1": accuracy, "runs": records}, indent=1) + "\n")
+    write_record(arguments, {"median_s": medians, "top1": accuracy, "runs": records})
 
 
 main()

@@ -53,10 +53,14 @@ void CacheGate::deepened() {
   refused_ = 0;
 }
 
+bool CacheGate::stores() const {
+  return in_use_ || (forward_s_.empty() && !has_lost_too_much(times(), /*in_use=*/true));
+}
+
 bool CacheGate::decide() {
   in_use_ = cache_pays(times(), in_use_);
   refused_ = in_use_ ? 0 : refused_ + 1;
-  const bool tries = !in_use_ && refused_ % kTryEvery == 0 && lost_s_ < kReopenLost * run_s_ && !forward_s_.empty();
+  const bool tries = !in_use_ && refused_ % kTryEvery == 0 && lost_s() < kReopenLost * run_s_ && !forward_s_.empty();
   return in_use_ || tries;
 }
 

@@ -35,6 +35,8 @@ class CacheGate {
   // As far as it is known; may be corrected at any time.
   explicit CacheGate(double run_s) : run_s_(run_s) {}
   void expect_run(double run_s) { run_s_ = run_s; }
+  // What the run had lost before: its account goes on.
+  void carry(double lost_s) { carried_s_ = lost_s; }
 
   // Seconds that training was held up: where loading runs ahead on threads of its own, a fetch costs what the worker
   // waits for it. `samples` of fetched: those that then were not computed.
@@ -45,20 +47,25 @@ class CacheGate {
   // Another prefix: what was measured no longer holds, what was lost stays lost.
   void deepened();
 
-  // Before each batch: whether it shall be fetched, and outputs be stored. While fetching does not pay, one batch in
-  // 64 is fetched all the same, as far as the account allows, to see whether it would now.
+  // Before each batch: whether it shall be fetched. While fetching does not pay, one batch in 64 is fetched all the
+  // same, as far as the account allows, to see whether it would now.
   bool decide();
 
+  // After decide(): whether what the batch makes shall be stored. It is while nothing is measured yet: a cache that
+  // lacks its first batches is not full after an epoch.
+  bool stores() const;
+
+  double lost_s() const { return carried_s_ + lost_s_; }
   // How it stands, in words.
   std::string verdict() const { return judge_cache(times(), in_use_).why; }
 
  private:
   static constexpr int64_t kTryEvery = 64;
 
-  CacheTimes times() const { return {fetch_s_.value(), forward_s_.value(), lost_s_, run_s_}; }
+  CacheTimes times() const { return {fetch_s_.value(), forward_s_.value(), lost_s(), run_s_}; }
 
   double run_s_;
-  double lost_s_ = 0;
+  double carried_s_ = 0, lost_s_ = 0;
   RunningMedian fetch_s_, forward_s_;
   bool in_use_ = false;
   int64_t refused_ = 0;  // batches in a row

@@ -44,6 +44,7 @@ std::shared_ptr<const PrefixCache> PrefixCaches::next(int frozen, int64_t since)
   auto next = std::make_shared<PrefixCache>();
   next->cache = store_;
   next->num_samples = num_samples_;
+  next->account = account_;
   next->budget_bytes = budget_bytes_;
   next->always = always_;
   next->made = {frozen, static_cast<uint64_t>(since)};
@@ -56,6 +57,10 @@ std::shared_ptr<const PrefixCache> PrefixCaches::next(int frozen, int64_t since)
   if (next->known) made_.push_back(*next->known);
   made_.push_back(next->made);
   return next;
+}
+
+void PrefixCaches::settle(std::optional<double> lost_s, double train_s) {
+  *account_ = {lost_s.value_or(account_->lost_s), account_->run_s + train_s};
 }
 
 int PrefixCaches::kept_layers(int64_t more_samples) const {
@@ -108,10 +113,12 @@ PrefixPath::PrefixPath(std::shared_ptr<const PrefixCache> cache, Session& sessio
   };
 }
 
-void PrefixPath::begin(int64_t epoch) {
+void PrefixPath::begin(int64_t epoch, int64_t last_epoch) {
   for (const cache::FrozenPrefix& old : cache_->stale) cache_->cache->retire(old);
   cache_->cache->open_depth(cache_->made, static_cast<int64_t>(session_.prefix_row_bytes(made_)));
   is_first_ = true;
+  last_epoch_ = last_epoch;
+  gate_.carry(cache_->account->lost_s);
   known_epoch_ = known_ && cache_->has_all(*cache_->known) ? epoch : -1;
 }
 
@@ -120,8 +127,9 @@ void PrefixPath::take(const data::Batch& batch, double waited_s, double run_s) {
   const double held_up_s = std::exchange(is_first_, false) ? 0 : waited_s;
   if (batch.shortcut > 0) gate_.fetched(held_up_s + put_s_, samples);
   put_s_ = 0;
-  gate_.expect_run(run_s);
+  gate_.expect_run(cache_->account->run_s + run_s);
   pays_.store(gate_.decide(), std::memory_order_relaxed);
+  stores_ = cache_->always || (gate_.stores() && batch.epoch < last_epoch_);
 }
 
 void PrefixPath::put(const data::Batch& batch, size_t row, int slot) {
@@ -144,6 +152,7 @@ void PrefixPath::forward(const data::Batch& batch, std::span<const int64_t> samp
   session_.forward(place, context, known, &made_, [&] {
     const double made_at = now_s();
     if (!known) gate_.computed(made_at - begin, count);
+    if (!stores_) return;
     const size_t bytes = rows_.size() / static_cast<size_t>(session_.graph().batch());
     session_.take_prefix(made_, place.slot, rows_.data());
     for (size_t i = 0; i < samples.size(); ++i) {

@@ -22,6 +22,11 @@
 
 namespace millrace::runtime {
 
+// What caching has cost beyond what it saved in the trainings of a run that have ended, and how long they took.
+struct CacheAccount {
+  double lost_s = 0, run_s = 0;
+};
+
 // Of one training; all its workers share it, and a cache that outlives it.
 struct PrefixCache {
   std::shared_ptr<cache::ActivationCache> cache;
@@ -30,6 +35,7 @@ struct PrefixCache {
   cache::FrozenPrefix made = {};                  // of the layers that stand still now
   std::vector<cache::FrozenPrefix> stale = {};    // needed no more
 
+  std::shared_ptr<const CacheAccount> account = {};  // changes between trainings only
   int64_t budget_bytes = 0;
   bool always = false;  // whether or not it is measured to pay
 
@@ -50,10 +56,13 @@ class PrefixCaches {
   std::shared_ptr<const PrefixCache> next(int frozen, int64_t since);
   // Layers whose output is kept of every sample, or will be once so many more were trained on. Before next().
   int kept_layers(int64_t more_samples) const;
+  // A training has ended, after so many seconds; the run has lost so much by then, where anything could be kept.
+  void settle(std::optional<double> lost_s, double train_s);
   cache::CacheCounts counts() const { return store_->counts(); }
 
  private:
   std::shared_ptr<cache::ActivationCache> store_;
+  std::shared_ptr<CacheAccount> account_ = std::make_shared<CacheAccount>();
   int64_t num_samples_ = 0, budget_bytes_ = 0;
   bool always_ = false;
   std::vector<cache::FrozenPrefix> made_;  // that may be open
@@ -69,8 +78,9 @@ class PrefixPath {
   static std::unique_ptr<PrefixPath> make(std::shared_ptr<const PrefixCache> cache, Session& session, bool loads);
 
   const data::Shortcut& shortcut() const { return shortcut_; }
-  // When the training before has ended and before the loader begins: the epoch of the first batch.
-  void begin(int64_t epoch);
+  // When the training before has ended and before the loader begins: the epoch of the first batch, and that of the last
+  // one of the run, in which nothing is stored because nobody would fetch it.
+  void begin(int64_t epoch, int64_t last_epoch);
 
   // Once a batch, with the seconds that it was waited for; `run_s`: what the whole run is expected to take.
   void take(const data::Batch& batch, double waited_s, double run_s);
@@ -82,6 +92,7 @@ class PrefixPath {
 
   int64_t rows_fetched() const { return rows_fetched_; }
   int64_t rows_computed() const { return rows_computed_; }
+  double lost_s() const { return gate_.lost_s(); }
   // Whether fetching pays, and why; while nobody trains.
   std::string verdict() const { return gate_.verdict(); }
 
@@ -95,8 +106,10 @@ class PrefixPath {
   data::Shortcut shortcut_;
   std::vector<std::byte> rows_;           // of a micro-batch
   std::atomic<int64_t> known_epoch_{-1};  // in which the older output is there for all samples
+  int64_t last_epoch_ = 0;
   cache::CacheGate gate_{0};
   std::atomic<bool> pays_{true};
+  bool stores_ = true;    // what the batch makes
   bool is_first_ = true;  // batch of a loader: whatever it loads, it is waited for
   double put_s_ = 0;
   int64_t rows_fetched_ = 0, rows_computed_ = 0;

@@ -116,6 +116,20 @@ void Succession::end_stretch() {
   }
   if (fetched > 0) stretch.cached = static_cast<double>(fetched) / static_cast<double>(fetched + computed);
   own_records_.add(training.own_records());
+  if (caches_) settle_cache();
+}
+
+// By the worker that lost most: others wait for it.
+void Succession::settle_cache() {
+  std::optional<double> lost_s;
+  double train_s = 0;
+  for (size_t i = 0; i < now_.training->num_workers(); ++i) {
+    const Worker& worker = now_.training->worker(i);
+    const std::optional<double> own_s = worker.cache_lost_s();
+    if (own_s) lost_s = std::max(lost_s.value_or(*own_s), *own_s);
+    train_s = std::max(train_s, worker.train_s());
+  }
+  caches_->settle(lost_s, train_s);
 }
 
 void Succession::gather_records() {

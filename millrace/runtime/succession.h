@@ -100,6 +100,7 @@ class Succession {
   bool fills_cache() const { return caches_ && freezing_.frozen > 0; }
   void begin_stretch();
   void end_stretch();
+  void settle_cache();
   void gather_records();
 
   comm::Process& process_;

@@ -383,6 +383,13 @@ int64_t Worker::rows_computed() const {
   return rows;
 }
 
+std::optional<double> Worker::cache_lost_s() const {
+  for (const Stage& stage : stages_) {
+    if (stage.prefix) return stage.prefix->lost_s();
+  }
+  return std::nullopt;
+}
+
 std::string Worker::cache_verdict() const {
   for (const Stage& stage : stages_) {
     if (stage.prefix) return stage.prefix->verdict();

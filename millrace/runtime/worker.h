@@ -108,6 +108,8 @@ class Worker {
   int64_t rows_computed() const;
   // Whether keeping it pays, in words; empty: there is no cache, or this worker does not read the data. Between steps.
   std::string cache_verdict() const;
+  std::optional<double> cache_lost_s() const;  // by keeping it, beyond what that saved, in the run so far
+  double train_s() const { return train_s_; }
   const comm::Endpoint& endpoint() const { return endpoint_; }
 
   // Leaves what messages read and write allocated until the process ends.

@@ -155,7 +155,8 @@ void Worker::open_data(Stage& stage, int64_t first_step) {
   data::LoaderOptions options =
       plan::loader_options(facts_.job, facts_.plan, stage.stage, stage.replica, facts_.calendar.even(first_step));
   if (stage.prefix) {
-    stage.prefix->begin(static_cast<int64_t>(facts_.calendar.epoch_at(first_step)));
+    stage.prefix->begin(static_cast<int64_t>(facts_.calendar.epoch_at(first_step)),
+                        static_cast<int64_t>(facts_.calendar.epoch_at(facts_.total_steps - 1)));
     options.shortcut = &stage.prefix->shortcut();
   }
   if (plan::needs_loader(*facts_.train_data, facts_.plan, stage.stage, options)) {

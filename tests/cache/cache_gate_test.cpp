@@ -138,5 +138,41 @@ TEST(CacheGate, ADeeperPrefixIsMeasuredAgain) {
   EXPECT_TRUE(gate.decide());
 }
 
+TEST(CacheGate, StoresUntilItIsKnownThatItDoesNotPay) {
+  CacheGate gate(1000);
+  gate.decide();
+  EXPECT_TRUE(gate.stores()) << "nothing is measured";
+  gate.computed(0.1, 100);
+  gate.decide();
+  EXPECT_TRUE(gate.stores());
+  gate.stored(14.9);
+  gate.decide();
+  EXPECT_TRUE(gate.stores());
+  gate.stored(0.2);
+  gate.decide();
+  EXPECT_FALSE(gate.stores());
+}
+
+// Each by itself would be within what a run may lose.
+TEST(CacheGate, TheAccountOfARunGoesOnFromTrainingToTraining) {
+  double lost_s = 0;
+  int stored = 0;
+  for (int training = 0; training < 10; ++training) {
+    CacheGate gate(1000);
+    gate.carry(lost_s);
+    for (int batch = 0; batch < 10; ++batch) {
+      gate.decide();
+      if (gate.stores()) {
+        gate.stored(0.5);
+        ++stored;
+      }
+      gate.computed(0.1, 100);
+    }
+    lost_s = gate.lost_s();
+  }
+  EXPECT_GE(stored, 15);
+  EXPECT_LE(lost_s, 0.015 * 1000);
+}
+
 }  // namespace
 }  // namespace millrace::cache

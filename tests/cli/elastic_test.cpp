@@ -1,6 +1,9 @@
 // A run whose layers freeze, as a user starts it.
 #include <gmock/gmock.h>
 
+#include <map>
+#include <set>
+
 #include "cli/command_runner.h"
 
 namespace millrace::cli {

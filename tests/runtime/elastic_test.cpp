@@ -47,15 +47,15 @@ struct ElasticRun {
   cache::CacheCounts counts;
 };
 
-// `plans`: of the first training, the second, ...; the last stays.
-ElasticRun run_elastic(job::Job job, const std::vector<job::Parallel>& plans) {
+// `plans`: of the first training, the second, ...; the last stays. `always`: see PrefixCaches.
+ElasticRun run_elastic(job::Job job, const std::vector<job::Parallel>& plans, bool always = true) {
   ElasticRun ran;
   const auto process = comm::make_local_process();
   job.parallel = plans[0];
   std::shared_ptr<PrefixCaches> caches;
   if (job.elastic.cache) {
     caches = std::make_shared<PrefixCaches>(
-        job, job.data.train_samples, [&](const std::string&) {}, /*always=*/true);
+        job, job.data.train_samples, [&](const std::string&) {}, always);
   }
   size_t next = 0;
   const Succession::Planner planner = [&](const job::Job& now, int frozen, int kept) {
@@ -338,6 +338,16 @@ TEST(Elastic, LayersThatAreFrozenFromTheBeginningAreComputedOnce) {
   EXPECT_EQ(kept.losses, computed.losses);
   EXPECT_TRUE(kept.state == computed.state);
   EXPECT_GE(kept.fetched, 2 * 26) << "of four epochs, at least the last two";
+}
+
+TEST(Elastic, WhatNobodyWillFetchIsNotStored) {
+  job::Job job = vit_job();
+  job.model.frozen = 3;
+  job.elastic.cache = true;
+  job.steps = 4;  // one epoch
+  EXPECT_EQ(run_elastic(job, {plan(Mode::Dp, "0:0")}, /*always=*/false).counts.stored, 0);
+  job.steps = 8;
+  EXPECT_GE(run_elastic(job, {plan(Mode::Dp, "0:0")}, /*always=*/false).counts.stored, 8);
 }
 
 TEST(Elastic, ACacheThatIsTooSmallIsNotUsed) {
