@@ -14,6 +14,17 @@ namespace {
 constexpr size_t kStepsForGain = 20;  // after which the gain of a transition is told
 constexpr double kSameEpoch = 1e-9;   // epochs are counted in fractions
 
+// By all workers: each reads samples of its own.
+void take_cache_use(const std::vector<WorkerRecord>& records, Stretch& stretch) {
+  int64_t fetched = 0, computed = 0;
+  for (const WorkerRecord& record : records) {
+    fetched += record.rows_fetched;
+    computed += record.rows_computed;
+    if (stretch.cache_verdict.empty()) stretch.cache_verdict = record.cache_verdict;
+  }
+  if (fetched > 0) stretch.cached = static_cast<double>(fetched) / static_cast<double>(fetched + computed);
+}
+
 }  // namespace
 
 Succession::Succession(std::unique_ptr<Training> first, const job::Job& job, comm::Process& process,
@@ -108,13 +119,6 @@ void Succession::end_stretch() {
   stretch.step_s = median(steps);
   step_s_.clear();
   filling_steps_ = 0;
-  int64_t fetched = 0, computed = 0;
-  for (size_t i = 0; i < training.num_workers(); ++i) {
-    fetched += training.worker(i).rows_fetched();
-    computed += training.worker(i).rows_computed();
-    if (stretch.cache_verdict.empty()) stretch.cache_verdict = training.worker(i).cache_verdict();
-  }
-  if (fetched > 0) stretch.cached = static_cast<double>(fetched) / static_cast<double>(fetched + computed);
   own_records_.add(training.own_records());
   if (caches_) settle_cache();
 }
@@ -139,6 +143,7 @@ void Succession::gather_records() {
     const std::vector<std::string> all = process_.gather(to_text(own_records_.trainings()));
     if (process_.rank() == 0) records_ = merge_records(all);
   }
+  for (size_t i = 0; i < records_.size(); ++i) take_cache_use(records_[i], stretches_[i]);
 }
 
 void Succession::decide(const IntervalReport& report) {

@@ -279,6 +279,9 @@ WorkerRecord Worker::record() const {
   record.transfer_s = endpoint_.transfer_s() - evaluation_transfer_s_;
   record.bytes_sent = endpoint_.bytes_sent();
   for (size_t i = 0; i < evaluation_bytes_.size(); ++i) record.bytes_sent[i] -= evaluation_bytes_[i];
+  record.rows_fetched = rows_fetched();
+  record.rows_computed = rows_computed();
+  record.cache_verdict = cache_verdict();
   record.spans = timeline_.spans();
   record.left_out = timeline_.left_out();
   return record;

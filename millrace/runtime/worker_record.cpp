@@ -24,6 +24,9 @@ std::string to_text(const WorkerRecord& r) {
                                {"left_out", r.skipped.left_out},
                                {"skipped", r.skipped.while_reading},
                                {"reasons", r.skipped.reasons},
+                               {"rows_fetched", r.rows_fetched},
+                               {"rows_computed", r.rows_computed},
+                               {"cache_verdict", r.cache_verdict},
                                {"spans", std::move(spans)},
                                {"spans_left_out", {r.left_out.spans, r.left_out.until_ns}}};
   return json.dump();
@@ -47,6 +50,9 @@ WorkerRecord record_from_text(const std::string& text) {
   json.at("left_out").get_to(r.skipped.left_out);
   json.at("skipped").get_to(r.skipped.while_reading);
   json.at("reasons").get_to(r.skipped.reasons);
+  json.at("rows_fetched").get_to(r.rows_fetched);
+  json.at("rows_computed").get_to(r.rows_computed);
+  json.at("cache_verdict").get_to(r.cache_verdict);
   for (const auto& s : json.at("spans")) {
     r.spans.push_back({s[0], s[1], s[2], s[3], static_cast<Activity>(s[4].get<int>())});
   }

@@ -25,8 +25,12 @@ struct WorkerRecord {
   double transfer_s = 0;            // messages and sums on their way, whether or not anyone waited
   std::vector<int64_t> bytes_sent;  // to each worker
   data::Skipped skipped;            // by all workers of its process, in the record of their first
-  std::vector<Span> spans;          // the first of the training, evaluation with them
-  LeftOut left_out;                 // those after them
+  // Samples whose frozen layers were not computed, because their output was kept, those whose were, and whether that
+  // pays, in words; empty: there is no cache, or the worker does not read the data.
+  int64_t rows_fetched = 0, rows_computed = 0;
+  std::string cache_verdict;
+  std::vector<Span> spans;  // the first of the training, evaluation with them
+  LeftOut left_out;         // those after them
 };
 
 std::string to_text(const WorkerRecord& record);

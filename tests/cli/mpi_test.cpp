@@ -2,6 +2,9 @@
 // one voice.
 #include <gmock/gmock.h>
 
+#include <map>
+#include <set>
+
 #include "cli/mpi_runner.h"
 
 namespace millrace::cli {
@@ -109,6 +112,22 @@ TEST_F(MpiTest, OnlyProcessZeroWrites) {
   EXPECT_THAT(steps("run"), SizeIs(6));
   EXPECT_EQ(count(outcome.out, "test accuracy"), 1) << outcome.out;
   EXPECT_THAT(failures_in(outcome.err), SizeIs(0));
+}
+
+TEST_F(MpiTest, AllProcessesTellOfAllTheirTrainings) {
+  const Outcome outcome = run_mpi(2, {"train", "job.yaml", "--out", "run"}, keeping());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto trace = json("run/trace.json");
+  std::map<int, std::set<int>> trained;  // micro-batches by worker
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("name") == "F") trained[event.at("tid")].insert(event.at("args").at("micro-batch").get<int>());
+  }
+  ASSERT_THAT(trained, SizeIs(2));
+  for (const auto& [worker, steps] : trained) EXPECT_THAT(steps, SizeIs(24)) << worker;
+  const auto course = json("run/elastic.json");
+  const auto& stretches = course.at("stretches");
+  ASSERT_GT(stretches.size(), 1u);
+  for (size_t i = 1; i < stretches.size(); ++i) EXPECT_NE(stretches[i].at("cache_verdict"), "") << i;
 }
 
 // Without a placement there are as many replicas as processes.

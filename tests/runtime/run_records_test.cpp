@@ -94,6 +94,9 @@ TEST(RunRecords, WhatWasLeftOutBeforeIsCounted) {
 TEST(RunRecords, OfAllProcessesComeTogetherTrainingByTraining) {
   WorkerRecord first = record(0, 2), second = record(1, 3);
   second.left_out = {9, 70};
+  second.rows_fetched = 12;
+  second.rows_computed = 30;
+  second.cache_verdict = "cached: \"to be measured\"";
   const auto merged = merge_records({to_text({{first}, {first}}), to_text({{second}, {second}})});
   ASSERT_EQ(merged.size(), 2u);
   for (const std::vector<WorkerRecord>& training : merged) {
@@ -104,6 +107,9 @@ TEST(RunRecords, OfAllProcessesComeTogetherTrainingByTraining) {
     EXPECT_EQ(training[1].spans[2].end_ns, 27);
     EXPECT_EQ(training[1].left_out.spans, 9);
     EXPECT_EQ(training[1].left_out.until_ns, 70);
+    EXPECT_EQ(training[1].rows_fetched, 12);
+    EXPECT_EQ(training[1].rows_computed, 30);
+    EXPECT_EQ(training[1].cache_verdict, "cached: \"to be measured\"");
   }
 }
 
