@@ -319,8 +319,8 @@ std::vector<Field> make_fields() {
                      &Job::elastic, &E::guard),
 
       choice<Winograd>("backend.winograd", {{"auto", Winograd::Auto}, {"off", Winograd::Off}}, {},
-                       "auto: it, and Strassen, where measured to be faster; off: never, strictest rounding", &Job::backend,
-                       &B::winograd),
+                       "auto: it, and Strassen, where measured to be faster; off: never, strictest rounding",
+                       &Job::backend, &B::winograd),
       flag("backend.remember", "keep measured choices in the user's cache, so that runs repeat bit for bit",
            &Job::backend, &B::remember),
   };

@@ -157,8 +157,8 @@ void multiply_across(const Plan& plan, int64_t rows, int64_t key_vectors, const 
 
 // C[query][feature] = a block's rows over keys times rows of keys.
 void multiply_along(const Plan& plan, int64_t rows, int64_t keys, const Lanes* square, const Lanes* along, Lanes* c) {
-  small_product<false>({even_rows(rows), plan.width_vectors(), keys, plan.key_stride() * kBlock, 1,
-                        plan.width_stride(), kProductVectors, plan.width_stride()},
+  small_product<false>({even_rows(rows), plan.width_vectors(), keys, plan.key_stride() * kBlock, 1, plan.width_stride(),
+                        kProductVectors, plan.width_stride()},
                        reinterpret_cast<const float*>(square), along, c);
 }
 

@@ -15,8 +15,8 @@
 
 namespace millrace::backend {
 
-// Auto measures all algorithms there are for a convolution, oneDNN's and our own (winograd.h, matrix_conv.h), and keeps the
-// fastest. Direct keeps to those that multiply as the definition does. The others take one wherever it exists.
+// Auto measures all algorithms there are for a convolution, oneDNN's and our own (winograd.h, matrix_conv.h), and keeps
+// the fastest. Direct keeps to those that multiply as the definition does. The others take one wherever it exists.
 enum class Convolution { Auto, Direct, Winograd, WinogradBlocks, WinogradPanels, Product, Strassen };
 
 struct CpuOptions {

@@ -1,6 +1,6 @@
 // Our own convolution as a product of matrices over the blocked layouts: pixels by (channel, tap), times (channel, tap)
-// by output channels. It is for 1 x 1 filters, whose pixels are read where they lie, and for strides, where Winograd has
-// no advantage: pixels are then brought together tap by tap, in pieces that stay in the cache. There are two forms:
+// by output channels. It is for 1 x 1 filters, whose pixels are read where they lie, and for strides, where Winograd
+// has no advantage: pixels are then brought together tap by tap, in pieces that stay in the cache. There are two forms:
 //   product   as it stands
 //   strassen  with an eighth fewer multiplications (strassen.h): pixels, input and output channels cut into halves
 // Pixels of different samples are never combined: what a sample becomes does not depend on its neighbours.

@@ -217,14 +217,15 @@ Kernel with_strassen(const Convolution& conv) {
               return Filters{filters + column * 2 * depth + k, 2 * depth};
             };
             const auto sums_of = [&](int64_t t) { return Filters{filter_sums + (t * out_half + o) * depth, depth}; };
-            const strassen::RightOperands<Filters> b{filters_of(o, 0), filters_of(o, depth),
-                                                     filters_of(out_half + o, depth), sums_of(0), sums_of(1),
-                                                     sums_of(2), sums_of(3)};
+            const strassen::RightOperands<Filters> b{
+                filters_of(o, 0), filters_of(o, depth), filters_of(out_half + o, depth),
+                sums_of(0),       sums_of(1),           sums_of(2),
+                sums_of(3)};
             for (int64_t i = 0; i < unit.images; ++i) {
               const Lanes* sums = images + i * image_vectors + gathered_vectors;
               const auto sum = [&](int64_t s) { return Pixels{sums + s * quarter, units.rows}; };
-              const strassen::LeftOperands<Pixels> a{pixels_of(i, 0, 0), pixels_of(i, 1, 0), pixels_of(i, 1, 1), sum(0),
-                                                     sum(1), sum(2), sum(3)};
+              const strassen::LeftOperands<Pixels> a{
+                  pixels_of(i, 0, 0), pixels_of(i, 1, 0), pixels_of(i, 1, 1), sum(0), sum(1), sum(2), sum(3)};
               const auto place = [&](int64_t pixel_half, int64_t column_half) -> Place {
                 if (scatters) {
                   return {panel + (column_half * kProductVectors * 2 + pixel_half) * units.rows, 1, 2 * units.rows};

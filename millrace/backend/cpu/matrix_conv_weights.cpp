@@ -107,9 +107,9 @@ Kernel plain(const WeightGradient& grad) {
             grad.x.gather(x, unit.n + i, c, unit.first, unit.rows, work + i * image_vectors + c * units.rows);
           }
         }
-        const Planes a = gathers ? Planes{work, units.rows, image_vectors}
-                                 : Planes{x + grad.x.x.plane(unit.n, 0) + unit.first, grad.pixels(),
-                                          in_blocks * grad.pixels()};
+        const Planes a =
+            gathers ? Planes{work, units.rows, image_vectors}
+                    : Planes{x + grad.x.x.plane(unit.n, 0) + unit.first, grad.pixels(), in_blocks * grad.pixels()};
         for (int64_t o = 0; o < out_blocks; o += kProductVectors) {
           const Planes b{dy + grad.y.x.plane(unit.n, o) + unit.first, grad.pixels(), out_blocks * grad.pixels()};
           const Place c{dw + o * in_blocks * kBlock, 1, in_blocks * kBlock};
@@ -201,10 +201,10 @@ Kernel with_strassen(const WeightGradient& grad) {
         };
         const int64_t filter = 2 * in_half * kBlock;
         for (int64_t o = 0; o < out_half; o += kProductVectors) {
-          const strassen::RightOperands<Planes> b{
-              from_block(ys.quarters[0][0], o), from_block(ys.quarters[0][1], o), from_block(ys.quarters[1][1], o),
-              from_block(ys.sums[0], o),        from_block(ys.sums[1], o),        from_block(ys.sums[2], o),
-              from_block(ys.sums[3], o)};
+          const strassen::RightOperands<Planes> b{from_block(ys.quarters[0][0], o), from_block(ys.quarters[0][1], o),
+                                                  from_block(ys.quarters[1][1], o), from_block(ys.sums[0], o),
+                                                  from_block(ys.sums[1], o),        from_block(ys.sums[2], o),
+                                                  from_block(ys.sums[3], o)};
           for (int64_t first = 0; first < in_half; first += kChunkBlocks) {
             const int64_t blocks = std::min(kChunkBlocks, in_half - first);
             const strassen::LeftOperands<Planes> a{
@@ -213,7 +213,8 @@ Kernel with_strassen(const WeightGradient& grad) {
                 from_block(xs.sums[1], first),        from_block(xs.sums[2], first),
                 from_block(xs.sums[3], first)};
             const auto place = [&](int64_t row_half, int64_t column_half) {
-              return Place{dw + (column_half * out_half + o) * filter + (row_half * in_half + first) * kBlock, 1, filter};
+              return Place{dw + (column_half * out_half + o) * filter + (row_half * in_half + first) * kBlock, 1,
+                           filter};
             };
             const strassen::Quarters c{place(0, 0), place(0, 1), place(1, 0), place(1, 1)};
             strassen::multiply_quarters(a, b, c, add, blocks * kBlock, work + x_vectors + y_vectors,

@@ -103,8 +103,7 @@ Kernel in_blocks(const Convolution& conv) {
   const int64_t u_stride = filters.size() + 1, v_stride = block_tiles * in_blocks + 1;
   const int64_t m_stride = block_tiles * out_blocks + 1;
   const int64_t own = kPoints * (v_stride + m_stride);
-  Kernel kernel{
-      "winograd_blocks", static_cast<size_t>(kPoints * u_stride + conv.threads * own) * sizeof(Lanes), {}};
+  Kernel kernel{"winograd_blocks", static_cast<size_t>(kPoints * u_stride + conv.threads * own) * sizeof(Lanes), {}};
   kernel.bind = [=](const Bindings& bind) -> Task {
     const Operands at = operands(conv, bind);
     auto* u = static_cast<Lanes*>(bind.scratch);
@@ -125,8 +124,9 @@ Kernel in_blocks(const Convolution& conv) {
           for (int64_t c = 0; c < in_blocks; ++c) {
             input_to_points<kOut>(tiling, at.in, run, c, v + c, in_blocks, v_stride);
           }
-          const ProductShape product{even_rows(count), out_blocks,      tiling.in_channels(),   tiling.in_channels(), 1,
-                                     filters.width(),  filters.panel_stride(), out_blocks};
+          const ProductShape product{even_rows(count),       out_blocks, tiling.in_channels(),
+                                     tiling.in_channels(),   1,          filters.width(),
+                                     filters.panel_stride(), out_blocks};
           for (int point = 0; point < kPoints; ++point) {
             small_product<false>(product, reinterpret_cast<const float*>(v + point * v_stride), u + point * u_stride,
                                  m + point * m_stride);
@@ -154,8 +154,7 @@ Kernel in_panels(const Convolution& conv) {
   const int64_t width = filters.width(), rows = even_rows(tiles);
   const int64_t u_stride = filters.panel_stride() + 1, v_stride = rows * in_blocks + 1, m_stride = rows * width + 1;
   const int64_t own = kPoints * (u_stride + m_stride);
-  Kernel kernel{
-      "winograd_panels", static_cast<size_t>(kPoints * v_stride + conv.threads * own) * sizeof(Lanes), {}};
+  Kernel kernel{"winograd_panels", static_cast<size_t>(kPoints * v_stride + conv.threads * own) * sizeof(Lanes), {}};
   kernel.bind = [=](const Bindings& bind) -> Task {
     const Operands at = operands(conv, bind);
     auto* v = static_cast<Lanes*>(bind.scratch);

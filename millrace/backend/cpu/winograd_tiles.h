@@ -1,8 +1,8 @@
 // How the tiles of Winograd's convolution lie over images, and their way between images and points: the 36 values that
 // a tile of one vector of channels becomes. Points of a tile lie `stride` vectors apart, tiles `pitch`.
 //
-// A run of tiles is gone through channel by channel: along a row of an image one tile follows the other in memory, which
-// is asked for one tile ahead. (The hardware does not guess squares; without that most time is spent waiting.)
+// A run of tiles is gone through channel by channel: along a row of an image one tile follows the other in memory,
+// which is asked for one tile ahead. (The hardware does not guess squares; without that most time is spent waiting.)
 #pragma once
 
 #include <algorithm>

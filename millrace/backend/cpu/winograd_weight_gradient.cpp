@@ -24,8 +24,7 @@ Operands operands(const WeightGradient& grad, const Bindings& bind) {
 
 // The filters of one input channel and one block of output channels, dw[o block][i block][r][r][i][o].
 template <int kTaps>
-void points_to_filters(const Tiling& tiling, ConstSquare points, int64_t channel, int64_t out_block,
-                       float* dw) {
+void points_to_filters(const Tiling& tiling, ConstSquare points, int64_t channel, int64_t out_block, float* dw) {
   auto* filters = reinterpret_cast<Lanes*>(dw) +
                   (out_block * tiling.in.blocks() + channel / kBlock) * kTaps * kTaps * kBlock + channel % kBlock;
   output_2d<kTaps>(points, [&](int row, int column, Lanes value) { filters[(row * kTaps + column) * kBlock] = value; });
@@ -77,12 +76,12 @@ Kernel in_blocks(const WeightGradient& grad) {
             input_to_points<kOut>(tiling, at.x, run, c, v + c, in_blocks, v_stride);
           }
           for (int64_t o = 0; o < out_blocks; ++o) {
-            bias_sums[o] += gradient_to_points<kOut>(tiling, at.dy, run, o, d + gradients.place(0, o),
-                                                     gradients.width(), d_stride);
+            bias_sums[o] +=
+                gradient_to_points<kOut>(tiling, at.dy, run, o, d + gradients.place(0, o), gradients.width(), d_stride);
           }
-          const ProductShape product{tiling.in_channels(), out_blocks,        count,
-                                     1,                    tiling.in_channels(), gradients.width(),
-                                     gradients.panel_stride(), out_blocks};
+          const ProductShape product{
+              tiling.in_channels(),     out_blocks, count, 1, tiling.in_channels(), gradients.width(),
+              gradients.panel_stride(), out_blocks};
           const auto multiply = begun ? small_product<true> : small_product<false>;
           for (int point = 0; point < kPoints; ++point) {
             multiply(product, reinterpret_cast<const float*>(v + point * v_stride), d + point * d_stride,
@@ -138,8 +137,7 @@ Kernel in_panels(const WeightGradient& grad) {
   const int64_t s_stride = kChunkBlocks * kBlock * width + 1;
   const int64_t v_vectors = chunks * kPoints * v_stride, d_vectors = gradients.panels() * kPoints * d_stride;
   const int64_t own = kPoints * s_stride;
-  Kernel kernel{
-      "winograd_panels", static_cast<size_t>(v_vectors + d_vectors + grad.threads * own) * sizeof(Lanes), {}};
+  Kernel kernel{"winograd_panels", static_cast<size_t>(v_vectors + d_vectors + grad.threads * own) * sizeof(Lanes), {}};
   kernel.bind = [=](const Bindings& bind) -> Task {
     const Operands at = operands(grad, bind);
     auto* v = static_cast<Lanes*>(bind.scratch);
@@ -168,8 +166,7 @@ Kernel in_panels(const WeightGradient& grad) {
             const int64_t first_c = chunk * kChunkBlocks, count_c = std::min(kChunkBlocks, in_blocks - first_c);
             const ProductShape product{count_c * kBlock, count_o, tiles, 1, kChunkBlocks * kBlock, width, 0, width};
             for (int point = 0; point < kPoints; ++point) {
-              small_product<false>(product,
-                                   reinterpret_cast<const float*>(v + (chunk * kPoints + point) * v_stride),
+              small_product<false>(product, reinterpret_cast<const float*>(v + (chunk * kPoints + point) * v_stride),
                                    d + (panel * kPoints + point) * d_stride, s + point * s_stride);
             }
             for (int64_t c = 0; c < count_c * kBlock; ++c) {

@@ -42,7 +42,8 @@ TEST_F(MatrixConv, StepsOverPixels) {
   for (const Pass pass : kPasses) {
     for (const int stride : {2, 3}) {
       for (const auto& [height, width] : {std::pair{7, 9}, {8, 6}, {28, 30}}) {
-        expect_right(Convolution::Product, "product", spec(pass, {2, 32, height, width}, 80, Window::square(1, stride)));
+        expect_right(Convolution::Product, "product",
+                     spec(pass, {2, 32, height, width}, 80, Window::square(1, stride)));
       }
     }
   }
@@ -88,7 +89,8 @@ TEST_F(Strassen, StepsOverPixels) {
   for (const Pass pass : kPasses) {
     for (const auto& [height, width] : {std::pair{9, 13}, {14, 14}, {28, 30}}) {
       expect_right(Convolution::Strassen, "strassen", spec(pass, {2, 128, height, width}, 128, Window::square(1, 2)));
-      expect_right(Convolution::Strassen, "strassen", spec(pass, {2, 128, height, width}, 128, Window::square(3, 2, 1)));
+      expect_right(Convolution::Strassen, "strassen",
+                   spec(pass, {2, 128, height, width}, 128, Window::square(3, 2, 1)));
     }
   }
 }
