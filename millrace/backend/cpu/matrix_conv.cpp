@@ -37,14 +37,13 @@ void Taps::scatter(const Lanes* from, int64_t n, int64_t block, int64_t first, i
 
 }  // namespace matrix_conv
 
-std::vector<Kernel> matrix_conv_kernels(const MatrixConvProblem& problem, const Desc& weight) {
+std::vector<Kernel> matrix_conv_kernels(const ConvProblem& problem, const Desc& weight) {
   const graph::Window& w = problem.attrs.window;
   if (problem.attrs.groups != 1 || problem.attrs.bias || problem.relu) return {};
   const bool steps = w.stride_h > 1 || w.stride_w > 1, one = w.kernel_h == 1 && w.kernel_w == 1;
   // With padding a 1 x 1 filter has pixels that read nothing.
   if (!(one ? w.pad_h == 0 && w.pad_w == 0 : steps)) return {};
-  const Tag tag = kBlock == 16 ? Tag::OIhw16i16o : Tag::OIhw8i8o;
-  if (weight != Desc(weight.dims(), dnnl::memory::data_type::f32, tag)) return {};
+  if (!has_own_layout(weight)) return {};
   const matrix_conv::Taps taps{BlockedShape(problem.x), BlockedShape(problem.y), w};
   switch (problem.pass) {
     case graph::Pass::InputGrad: return matrix_conv::input_gradient_kernels(taps);

@@ -9,21 +9,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "millrace/backend/backend.h"
-#include "millrace/backend/cpu/blocked.h"
-#include "millrace/backend/cpu/onednn.h"
+#include "millrace/backend/cpu/conv_problem.h"
 
 namespace millrace::backend::cpu {
 
-struct MatrixConvProblem {
-  graph::Pass pass;
-  Shape x, y;
-  graph::Conv2dAttrs attrs;
-  bool relu;  // forward only
-};
-
-// None where the shape, a bias, a ReLU or the layout of the weights (OIhw16i16o, or its 8-channel form) does not fit.
-std::vector<Kernel> matrix_conv_kernels(const MatrixConvProblem& problem, const Desc& weight);
+// None where the shape, a bias, a ReLU or the layout of the weights (conv_problem.h) does not fit.
+std::vector<Kernel> matrix_conv_kernels(const ConvProblem& problem, const Desc& weight);
 
 namespace matrix_conv {
 

@@ -1,17 +1,14 @@
 #include "millrace/backend/cpu/winograd.h"
 
-#include "millrace/backend/cpu/blocked.h"
-
 namespace millrace::backend::cpu {
 
-std::vector<Kernel> winograd_kernels(const WinogradProblem& problem, const Desc& weight) {
+std::vector<Kernel> winograd_kernels(const ConvProblem& problem, const Desc& weight) {
   const graph::Window& w = problem.attrs.window;
   const bool plain_steps = w.stride_h == 1 && w.stride_w == 1 && w.dilation_h == 1 && w.dilation_w == 1;
   if (!plain_steps || problem.attrs.groups != 1 || w.kernel_h != w.kernel_w) return {};
   if (w.kernel_h != 3 && w.kernel_h != 5) return {};
   if (w.pad_h >= w.kernel_h || w.pad_w >= w.kernel_w) return {};
-  const Tag tag = kBlock == 16 ? Tag::OIhw16i16o : Tag::OIhw8i8o;
-  if (weight != Desc(weight.dims(), dnnl::memory::data_type::f32, tag)) return {};
+  if (!has_own_layout(weight)) return {};
   if (problem.pass == graph::Pass::WeightGrad) return winograd::weight_gradient_kernels(problem);
   return winograd::convolution_kernels(problem, problem.pass == graph::Pass::InputGrad);
 }

@@ -7,25 +7,17 @@
 
 #include <vector>
 
-#include "millrace/backend/backend.h"
-#include "millrace/backend/cpu/onednn.h"
+#include "millrace/backend/cpu/conv_problem.h"
 
 namespace millrace::backend::cpu {
 
-struct WinogradProblem {
-  graph::Pass pass;
-  Shape x, y;
-  graph::Conv2dAttrs attrs;
-  bool relu;  // forward only
-};
-
-// None where the shape or the layout of the weights (OIhw16i16o, or its 8-channel form) does not fit.
-std::vector<Kernel> winograd_kernels(const WinogradProblem& problem, const Desc& weight);
+// None where the shape or the layout of the weights (conv_problem.h) does not fit.
+std::vector<Kernel> winograd_kernels(const ConvProblem& problem, const Desc& weight);
 
 namespace winograd {
 // Forward, or with `turned` filters the input gradient.
-std::vector<Kernel> convolution_kernels(const WinogradProblem& problem, bool turned);
-std::vector<Kernel> weight_gradient_kernels(const WinogradProblem& problem);
+std::vector<Kernel> convolution_kernels(const ConvProblem& problem, bool turned);
+std::vector<Kernel> weight_gradient_kernels(const ConvProblem& problem);
 }  // namespace winograd
 
 }  // namespace millrace::backend::cpu

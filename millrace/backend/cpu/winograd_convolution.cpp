@@ -188,20 +188,21 @@ Kernel in_panels(const Convolution& conv) {
 }
 
 template <int kTaps>
-std::vector<Kernel> kernels(const WinogradProblem& problem, bool turned) {
+std::vector<Kernel> kernels_of(const ConvProblem& problem, bool turned) {
   const graph::Window& w = problem.attrs.window;
   const Tiling back{BlockedShape(problem.y), BlockedShape(problem.x), kTaps - 1 - w.pad_h, kTaps - 1 - w.pad_w,
                     kTile + 1 - kTaps};
   const Tiling forth{BlockedShape(problem.x), BlockedShape(problem.y), w.pad_h, w.pad_w, kTile + 1 - kTaps};
   const Convolution conv{turned ? back : forth, turned, !turned && problem.attrs.bias, problem.relu,
                          omp_get_max_threads()};
-  return {in_blocks<kTaps>(conv), in_panels<kTaps>(conv)};
+  std::vector<Kernel> kernels{in_blocks<kTaps>(conv), in_panels<kTaps>(conv)};
+  return kernels;
 }
 
 }  // namespace
 
-std::vector<Kernel> convolution_kernels(const WinogradProblem& problem, bool turned) {
-  return problem.attrs.window.kernel_h == 3 ? kernels<3>(problem, turned) : kernels<5>(problem, turned);
+std::vector<Kernel> convolution_kernels(const ConvProblem& problem, bool turned) {
+  return problem.attrs.window.kernel_h == 3 ? kernels_of<3>(problem, turned) : kernels_of<5>(problem, turned);
 }
 
 }  // namespace millrace::backend::cpu::winograd

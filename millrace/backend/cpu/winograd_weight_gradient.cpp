@@ -184,18 +184,19 @@ Kernel in_panels(const WeightGradient& grad) {
 }
 
 template <int kTaps>
-std::vector<Kernel> kernels(const WinogradProblem& problem) {
+std::vector<Kernel> kernels_of(const ConvProblem& problem) {
   const graph::Window& w = problem.attrs.window;
   const WeightGradient grad{{BlockedShape(problem.x), BlockedShape(problem.y), w.pad_h, w.pad_w, kTile + 1 - kTaps},
                             problem.attrs.bias,
                             omp_get_max_threads()};
-  return {in_blocks<kTaps>(grad), in_panels<kTaps>(grad)};
+  std::vector<Kernel> kernels{in_blocks<kTaps>(grad), in_panels<kTaps>(grad)};
+  return kernels;
 }
 
 }  // namespace
 
-std::vector<Kernel> weight_gradient_kernels(const WinogradProblem& problem) {
-  return problem.attrs.window.kernel_h == 3 ? kernels<3>(problem) : kernels<5>(problem);
+std::vector<Kernel> weight_gradient_kernels(const ConvProblem& problem) {
+  return problem.attrs.window.kernel_h == 3 ? kernels_of<3>(problem) : kernels_of<5>(problem);
 }
 
 }  // namespace millrace::backend::cpu::winograd
