@@ -195,7 +195,8 @@ std::vector<Kernel> kernels_of(const ConvProblem& problem, bool turned) {
   const Tiling forth{BlockedShape(problem.x), BlockedShape(problem.y), w.pad_h, w.pad_w, kTile + 1 - kTaps};
   const Convolution conv{turned ? back : forth, turned, !turned && problem.attrs.bias, problem.relu,
                          omp_get_max_threads()};
-  std::vector<Kernel> kernels{in_blocks<kTaps>(conv), in_panels<kTaps>(conv)};
+  std::vector<Kernel> kernels{in_blocks<kTaps>(conv)};
+  if (conv.tiling.suits_panels()) kernels.push_back(in_panels<kTaps>(conv));
   return kernels;
 }
 

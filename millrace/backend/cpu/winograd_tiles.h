@@ -25,6 +25,9 @@ struct Tiling {
   int64_t count() const { return out.batch * tiles_h() * tiles_w(); }
   int64_t in_channels() const { return in.blocks() * kBlock; }
   int64_t out_channels() const { return out.blocks() * kBlock; }
+
+  // Whether to have all tiles transformed at once may pay: they would otherwise be gigabytes beside small filters.
+  bool suits_panels() const { return count() * (in_channels() + out_channels()) <= 8 * in_channels() * out_channels(); }
 };
 
 // A run of tiles, image by image and row by row.

@@ -189,7 +189,8 @@ std::vector<Kernel> kernels_of(const ConvProblem& problem) {
   const WeightGradient grad{{BlockedShape(problem.x), BlockedShape(problem.y), w.pad_h, w.pad_w, kTile + 1 - kTaps},
                             problem.attrs.bias,
                             omp_get_max_threads()};
-  std::vector<Kernel> kernels{in_blocks<kTaps>(grad), in_panels<kTaps>(grad)};
+  std::vector<Kernel> kernels{in_blocks<kTaps>(grad)};
+  if (grad.tiling.suits_panels()) kernels.push_back(in_panels<kTaps>(grad));
   return kernels;
 }
 
