@@ -19,7 +19,8 @@ constexpr int kBlock = 8;
 using Lanes [[gnu::vector_size(kBlock * sizeof(float)), gnu::may_alias]] = float;
 using LaneMask [[gnu::vector_size(kBlock * sizeof(int32_t)), gnu::may_alias]] = int32_t;
 
-inline Lanes splat(float value) { return Lanes{} + value; }
+// Minus zero, because plus zero is an addition: it makes another number of -0.
+inline Lanes splat(float value) { return value - Lanes{}; }
 inline Lanes select(LaneMask mask, Lanes yes, Lanes no) { return mask ? yes : no; }
 inline Lanes relu(Lanes x) { return select(x > 0.0f, x, Lanes{}); }
 

@@ -121,11 +121,11 @@ Kernel plain(const Convolution& conv) {
             for (int64_t i = 0; i < unit.images; ++i) {
               const Pixels a = gathers ? Pixels{gathered + i * gathered_vectors, units.rows}
                                        : Pixels{in + conv.in.x.plane(unit.n + i, 0) + unit.first, conv.pixels()};
-              const Place c = scatters ? Place{panel, 1, units.rows}
-                                       : Place{out + conv.out.x.plane(unit.n + i, o) + unit.first, 1, conv.pixels()};
+              const Place c = scatters ? Place{panel, units.rows}
+                                       : Place{out + conv.out.x.plane(unit.n + i, o) + unit.first, conv.pixels()};
               multiply_panel(columns, unit.rows, in_blocks, a, b, {{}, c});
               for (int64_t j = 0; scatters && j < columns; ++j) {
-                conv.out.scatter(&c.at(0, j), unit.n + i, o + j, unit.first, unit.rows, out);
+                conv.out.scatter(c.column(j), unit.n + i, o + j, unit.first, unit.rows, out);
               }
             }
           }
@@ -228,10 +228,10 @@ Kernel with_strassen(const Convolution& conv) {
                   pixels_of(i, 0, 0), pixels_of(i, 1, 0), pixels_of(i, 1, 1), sum(0), sum(1), sum(2), sum(3)};
               const auto place = [&](int64_t pixel_half, int64_t column_half) -> Place {
                 if (scatters) {
-                  return {panel + (column_half * kProductVectors * 2 + pixel_half) * units.rows, 1, 2 * units.rows};
+                  return {panel + (column_half * kProductVectors * 2 + pixel_half) * units.rows, 2 * units.rows};
                 }
                 return {out + conv.out.x.plane(unit.n + i, column_half * out_half + o) + pixel_half * half + unit.first,
-                        1, conv.pixels()};
+                        conv.pixels()};
               };
               const strassen::Quarters c{place(0, 0), place(0, 1), place(1, 0), place(1, 1)};
               strassen::multiply_quarters(a, b, c, false, unit.rows, work,

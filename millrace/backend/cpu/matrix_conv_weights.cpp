@@ -112,7 +112,7 @@ Kernel plain(const WeightGradient& grad) {
                     : Planes{x + grad.x.x.plane(unit.n, 0) + unit.first, grad.pixels(), in_blocks * grad.pixels()};
         for (int64_t o = 0; o < out_blocks; o += kProductVectors) {
           const Planes b{dy + grad.y.x.plane(unit.n, o) + unit.first, grad.pixels(), out_blocks * grad.pixels()};
-          const Place c{dw + o * in_blocks * kBlock, 1, in_blocks * kBlock};
+          const Place c{dw + o * in_blocks * kBlock, in_blocks * kBlock};
           multiply_panel(std::min<int64_t>(kProductVectors, out_blocks - o), unit, in_blocks, a, b, {{}, c, add});
         }
       });
@@ -213,7 +213,7 @@ Kernel with_strassen(const WeightGradient& grad) {
                 from_block(xs.sums[1], first),        from_block(xs.sums[2], first),
                 from_block(xs.sums[3], first)};
             const auto place = [&](int64_t row_half, int64_t column_half) {
-              return Place{dw + (column_half * out_half + o) * filter + (row_half * in_half + first) * kBlock, 1,
+              return Place{dw + (column_half * out_half + o) * filter + (row_half * in_half + first) * kBlock,
                            filter};
             };
             const strassen::Quarters c{place(0, 0), place(0, 1), place(1, 0), place(1, 1)};

@@ -33,29 +33,31 @@ struct Quarters {
   matrix_conv::Place c11, c12, c21, c22;
 };
 
-// Vectors of memory for results on their way.
-constexpr int64_t work_vectors(int64_t rows) { return 3 * rows * kProductVectors; }
+// Columns of results on their way lie an odd number of vectors apart: at a power of two they would fall into one set
+// of the cache.
+constexpr int64_t work_stride(int64_t rows) { return rows | 1; }
+constexpr int64_t work_vectors(int64_t rows) { return 3 * kProductVectors * work_stride(rows); }
 
 // One panel of kProductVectors columns of each quarter. multiply(a, b, result) makes one product of quarters.
 template <typename A, typename B, typename Multiply>
 void multiply_quarters(const LeftOperands<A>& a, const RightOperands<B>& b, const Quarters& c, bool add, int64_t rows,
                        Lanes* work, const Multiply& multiply) {
   using matrix_conv::Place;
-  const Place p{work, kProductVectors, 1}, q{p.data + rows * kProductVectors, kProductVectors, 1};
-  const Place r{q.data + rows * kProductVectors, kProductVectors, 1};
+  const int64_t stride = work_stride(rows);
+  const Place p{work, stride}, q{p.column(kProductVectors), stride}, r{q.column(kProductVectors), stride};
   multiply(a.a11, b.b11, {{}, p});
   multiply(a.a12, b.b21, {p, c.c11, add});
   multiply(a.s2, b.t2, {p, p});
   multiply(a.s3, b.t3, {p, q});
   multiply(a.a22, b.t4, {q, c.c21, add});
   multiply(a.s1, b.t1, {{}, r});
-  for (int64_t i = 0; i < rows; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < kProductVectors; ++j) {
-      const Lanes product = r.at(i, j), sum = q.at(i, j) + product;
-      p.at(i, j) += product;
-      Lanes& to = c.c22.at(i, j);
-      to = add ? to + sum : sum;
+  for (int j = 0; j < kProductVectors; ++j) {
+    Lanes *in_p = p.column(j), *to = c.c22.column(j);
+    const Lanes *in_q = q.column(j), *in_r = r.column(j);
+    for (int64_t i = 0; i < rows; ++i) {
+      const Lanes product = in_r[i], sum = in_q[i] + product;
+      in_p[i] += product;
+      to[i] = add ? to[i] + sum : sum;
     }
   }
   multiply(a.s4, b.b22, {p, c.c12, add});
