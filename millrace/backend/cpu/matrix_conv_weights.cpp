@@ -2,6 +2,7 @@
 // Every thread sums over units of its own.
 #include <omp.h>
 
+#include "millrace/backend/cpu/ahead.h"
 #include "millrace/backend/cpu/matrix_conv.h"
 #include "millrace/backend/cpu/matrix_tile.h"
 #include "millrace/backend/cpu/strassen.h"
@@ -15,30 +16,53 @@ struct Planes {
   int64_t block_stride, image_stride;
 };
 
+// What of both operands is wanted next.
+struct Coming {
+  Ahead x, dy;
+
+  [[gnu::always_inline]] void fetch() {
+    x.fetch();
+    dy.fetch();
+  }
+};
+
 // Sums over all pixels of the unit for the channels of `blocks` blocks of a.
 template <int kColumns>
-void multiply(const Unit& unit, int64_t blocks, Planes a, Planes b, const Result& result) {
+void multiply(const Unit& unit, int64_t blocks, Planes a, Planes b, const Result& result, Coming& coming) {
   for (int64_t block = 0; block < blocks; ++block) {
     const auto* channels = reinterpret_cast<const float*>(a.data + block * a.block_stride);
     in_tiles(kBlock, [&]<int kRows>(int64_t row) {
       const Result at = result.from_row(block * kBlock + row);
       Sums<kRows, kColumns> sums(at);
       for (int64_t i = 0; i < unit.images; ++i) {
-        sums.template add_products<1, kBlock>(channels + row + i * a.image_stride * kBlock, b.data + i * b.image_stride,
-                                              b.block_stride, unit.rows);
+        const float* pixels = channels + row + i * a.image_stride * kBlock;
+        const Lanes* gradients = b.data + i * b.image_stride;
+        for (int64_t p = 0; p < unit.rows; p += kBlock) {
+          coming.fetch();
+          gradients = sums.template add_products<1, kBlock>(pixels + p * kBlock, gradients, b.block_stride,
+                                                std::min<int64_t>(kBlock, unit.rows - p));
+        }
       }
       sums.store(at);
     });
   }
 }
 
-void multiply_panel(int64_t columns, const Unit& unit, int64_t blocks, Planes a, Planes b, const Result& result) {
+void multiply_panel(int64_t columns, const Unit& unit, int64_t blocks, Planes a, Planes b, const Result& result,
+                    Coming& coming) {
   switch (columns) {
-    case 1: multiply<1>(unit, blocks, a, b, result); break;
-    case 2: multiply<2>(unit, blocks, a, b, result); break;
-    case 3: multiply<3>(unit, blocks, a, b, result); break;
-    default: multiply<kProductVectors>(unit, blocks, a, b, result);
+    case 1: multiply<1>(unit, blocks, a, b, result, coming); break;
+    case 2: multiply<2>(unit, blocks, a, b, result, coming); break;
+    case 3: multiply<3>(unit, blocks, a, b, result, coming); break;
+    default: multiply<kProductVectors>(unit, blocks, a, b, result, coming);
   }
+}
+
+// How often a product of a unit asks for what follows it.
+int64_t fetches(const Unit& unit, int64_t in_blocks, int64_t out_blocks) {
+  const int64_t panels = (out_blocks + kProductVectors - 1) / kProductVectors;
+  const int64_t tiles = (kBlock + kProductRows - 1) / kProductRows;
+  return panels * in_blocks * tiles * unit.images * ((unit.rows + kBlock - 1) / kBlock);
 }
 
 // Each unit reads and writes all sums once: units are larger than where results are written once.
@@ -56,7 +80,7 @@ struct WeightGradient {
 // Within a parallel region: what the other threads have found is added in their order, so that the same number of
 // threads gives the same bits. A thread without a unit has found nothing.
 void add_threads(const WeightGradient& grad, const Units& units, const Lanes* found, int64_t thread_stride, Lanes* dw) {
-  const int64_t with_units = std::min<int64_t>(grad.threads, units.count);
+  const int64_t share = (units.count + grad.threads - 1) / grad.threads, with_units = (units.count + share - 1) / share;
 #pragma omp for schedule(static)
   for (int64_t i = 0; i < grad.vectors(); ++i) {
     Lanes sum = dw[i];
@@ -65,7 +89,8 @@ void add_threads(const WeightGradient& grad, const Units& units, const Lanes* fo
   }
 }
 
-// Kernel of `sum_unit(x, dy, unit, add, dw, work)`, which adds what one unit brings, in `work_vectors` of memory.
+// Kernel of `sum_unit(x, dy, unit, next unit of the thread, add, dw, work)`, which adds what one unit brings, in
+// `work_vectors` of memory.
 template <typename SumUnit>
 Kernel over_units(const char* name, const WeightGradient& grad, const Units& units, int64_t work_vectors,
                   const SumUnit& sum_unit) {
@@ -80,13 +105,14 @@ Kernel over_units(const char* name, const WeightGradient& grad, const Units& uni
 #pragma omp parallel num_threads(grad.threads)
       {
         Lanes* found = scratch + omp_get_thread_num() * own;
-        bool begun = false;
-#pragma omp for schedule(static)
-        for (int64_t index = 0; index < units.count; ++index) {
+        const int64_t thread = omp_get_thread_num(), share = (units.count + grad.threads - 1) / grad.threads;
+        const int64_t begin = thread * share, end = std::min(begin + share, units.count);
+        for (int64_t index = begin; index < end; ++index) {
           // The first thread has the first units: its sums are where all are added up.
-          sum_unit(x, dy, units.at(index), begun, omp_get_thread_num() == 0 ? dw : found, found + found_vectors);
-          begun = true;
+          sum_unit(x, dy, units.at(index), index + 1 < end ? units.at(index + 1) : Unit{}, index > begin,
+                   thread == 0 ? dw : found, found + found_vectors);
         }
+#pragma omp barrier
         add_threads(grad, units, scratch, own, dw);
       }
     };
@@ -101,19 +127,48 @@ Kernel plain(const WeightGradient& grad) {
   const int64_t image_vectors = gathers ? in_blocks * units.rows : 0;
   return over_units(
       "product", grad, units, units.images * image_vectors,
-      [=](const Lanes* x, const Lanes* dy, const Unit& unit, bool add, Lanes* dw, Lanes* work) {
+      [=](const Lanes* x, const Lanes* dy, const Unit& unit, const Unit& next, bool add, Lanes* dw, Lanes* work) {
         for (int64_t i = 0; gathers && i < unit.images; ++i) {
           for (int64_t c = 0; c < in_blocks; ++c) {
             grad.x.gather(x, unit.n + i, c, unit.first, unit.rows, work + i * image_vectors + c * units.rows);
           }
         }
-        const Planes a =
-            gathers ? Planes{work, units.rows, image_vectors}
-                    : Planes{x + grad.x.x.plane(unit.n, 0) + unit.first, grad.pixels(), in_blocks * grad.pixels()};
-        for (int64_t o = 0; o < out_blocks; o += kProductVectors) {
-          const Planes b{dy + grad.y.x.plane(unit.n, o) + unit.first, grad.pixels(), out_blocks * grad.pixels()};
-          const Place c{dw + o * in_blocks * kBlock, in_blocks * kBlock};
-          multiply_panel(std::min<int64_t>(kProductVectors, out_blocks - o), unit, in_blocks, a, b, {{}, c, add});
+        const auto channels = [&](const Unit& of) { return x + grad.x.x.plane(of.n, 0) + of.first; };
+        const Planes a = gathers ? Planes{work, units.rows, image_vectors}
+                                 : Planes{channels(unit), grad.pixels(), in_blocks * grad.pixels()};
+        const auto gradients = [&](const Unit& of, int64_t o) {
+          return Planes{dy + grad.y.x.plane(of.n, o) + of.first, grad.pixels(), out_blocks * grad.pixels()};
+        };
+        const auto multiply_at = [&](int64_t first, int64_t blocks, int64_t o, Coming& coming) {
+          const Planes from{a.data + first * a.block_stride, a.block_stride, a.image_stride};
+          const Place c{dw + (o * in_blocks + first) * kBlock, in_blocks * kBlock};
+          multiply_panel(std::min<int64_t>(kProductVectors, out_blocks - o), unit, blocks, from, gradients(unit, o),
+                         {{}, c, add}, coming);
+        };
+        // The smaller operand is read again and again, the larger one only once. Of that the next piece is asked for,
+        // of the other one all of the next unit.
+        Coming coming;
+        const int64_t calls = fetches(unit, in_blocks, out_blocks);
+        if (in_blocks > out_blocks) {
+          coming.dy = Ahead(gradients(next, 0).data, next.rows, out_blocks * next.images, grad.pixels(), calls);
+          for (int64_t first = 0; first < in_blocks; ++first) {
+            const bool last = first + 1 == in_blocks;
+            coming.x = Ahead(last ? channels(next) : a.data + (first + 1) * a.block_stride, last ? next.rows : unit.rows,
+                             last ? next.images : unit.images, a.image_stride, calls / in_blocks);
+            for (int64_t o = 0; o < out_blocks; o += kProductVectors) multiply_at(first, 1, o, coming);
+          }
+        } else {
+          if (!gathers) coming.x = Ahead(channels(next), next.rows, in_blocks * next.images, grad.pixels(), calls);
+          for (int64_t o = 0; o < out_blocks; o += kProductVectors) {
+            const int64_t following = o + kProductVectors < out_blocks ? o + kProductVectors : 0;
+            const Unit& of = following > 0 ? unit : next;
+            // Several images of a unit are whole ones: their panels lie in one piece.
+            const bool whole = of.images > 1;
+            coming.dy = Ahead(gradients(of, following).data, of.rows * (whole ? kProductVectors : 1),
+                              whole ? of.images : kProductVectors, grad.pixels() * (whole ? out_blocks : 1),
+                              fetches(unit, in_blocks, 1));
+            multiply_at(0, in_blocks, o, coming);
+          }
         }
       });
 }
@@ -134,6 +189,7 @@ class HalvesMaker {
     image_vectors_ = gathered_ + 4 * blocks_ * rows_;
   }
   int64_t image_vectors() const { return image_vectors_; }
+  bool gathers() const { return gathers_; }
 
   template <typename Sum>  // of four quarters
   Halves operator()(const Lanes* from, const Unit& unit, Lanes* memory, const Sum& sum_of) const {
@@ -189,7 +245,7 @@ Kernel with_strassen(const WeightGradient& grad) {
   const int64_t y_vectors = units.images * halves_of_y.image_vectors();
   return over_units(
       "strassen", grad, units, x_vectors + y_vectors + strassen::work_vectors(kChunkBlocks * kBlock),
-      [=](const Lanes* x, const Lanes* dy, const Unit& unit, bool add, Lanes* dw, Lanes* work) {
+      [=](const Lanes* x, const Lanes* dy, const Unit& unit, const Unit& next, bool add, Lanes* dw, Lanes* work) {
         // Rows of A are channels, its columns pixels; of B the other way round.
         const Halves xs = halves_of_x(x, unit, work, strassen::sums_of_a);
         const Halves ys = halves_of_y(dy, unit, work + x_vectors, [](Lanes o1p1, Lanes o1p2, Lanes o2p1, Lanes o2p2) {
@@ -199,6 +255,15 @@ Kernel with_strassen(const WeightGradient& grad) {
           planes.data += block * planes.block_stride;
           return planes;
         };
+        Coming coming;
+        const int64_t calls = 7 * fetches(unit, in_half, out_half);
+        if (!halves_of_x.gathers()) {
+          coming.x = Ahead(x + grad.x.x.plane(next.n, 0) + next.first, next.rows, 4 * in_half * next.images, half, calls);
+        }
+        if (!halves_of_y.gathers()) {
+          coming.dy =
+              Ahead(dy + grad.y.x.plane(next.n, 0) + next.first, next.rows, 4 * out_half * next.images, half, calls);
+        }
         const int64_t filter = 2 * in_half * kBlock;
         for (int64_t o = 0; o < out_half; o += kProductVectors) {
           const strassen::RightOperands<Planes> b{from_block(ys.quarters[0][0], o), from_block(ys.quarters[0][1], o),
@@ -219,7 +284,7 @@ Kernel with_strassen(const WeightGradient& grad) {
             const strassen::Quarters c{place(0, 0), place(0, 1), place(1, 0), place(1, 1)};
             strassen::multiply_quarters(a, b, c, add, blocks * kBlock, work + x_vectors + y_vectors,
                                         [&](Planes left, Planes right, const Result& result) {
-                                          multiply<kProductVectors>(unit, blocks, left, right, result);
+                                          multiply<kProductVectors>(unit, blocks, left, right, result, coming);
                                         });
           }
         }
