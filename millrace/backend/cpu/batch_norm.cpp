@@ -7,6 +7,7 @@
 
 #include "millrace/backend/cpu/blocked.h"
 #include "millrace/backend/cpu/kernels.h"
+#include "millrace/backend/cpu/past_caches.h"
 
 namespace millrace::backend::cpu {
 namespace {
@@ -101,6 +102,7 @@ Task bind_forward(const BlockedShape& shape, const BatchNormAttrs& attrs, const 
   auto* running_variance = bind.write<float>(3);
   const Scratch scratch(bind.scratch, shape);
   const auto momentum = attrs.momentum, epsilon = attrs.epsilon;
+  const bool past_caches = exceeds_caches(shape);
 
   return [=](const StepContext& step) {
     const int64_t rows = step.rows, pixels = shape.pixels();
@@ -141,10 +143,18 @@ Task bind_forward(const BlockedShape& shape, const BatchNormAttrs& attrs, const 
       const auto [factor, offset] = scratch.coefficients[block];
       const Lanes m = load_channels(mean, block, shape.channels);
       const int64_t base = shape.plane(n, block);
-      for (int64_t i = base; i < base + pixels; ++i) {
-        Lanes value = (x[i] - m) * factor + offset;
-        if constexpr (kResidual) value += residual[i];
-        y[i] = kRelu ? relu(value) : value;
+      const auto store_all = [&](const auto& store) {
+        for (int64_t i = base; i < base + pixels; ++i) {
+          Lanes value = (x[i] - m) * factor + offset;
+          if constexpr (kResidual) value += residual[i];
+          store(y[i], kRelu ? relu(value) : value);
+        }
+      };
+      if (past_caches) {
+        store_all(store_past_caches);
+        finish_past_caches();
+      } else {
+        store_all([](Lanes& to, Lanes value) { to = value; });
       }
     };
     over_slabs(shape, sum, finish, apply);

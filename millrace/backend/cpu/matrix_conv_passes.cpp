@@ -48,6 +48,10 @@ struct Convolution {
   int64_t filter_vectors() const { return in.blocks() * kBlock * out.blocks(); }
 };
 
+Storing storing_of(const Convolution& conv, bool scatters) {
+  return !scatters && exceeds_caches(conv.out.x) ? Storing::PastCaches : Storing::Plain;
+}
+
 // Filters with channels exchanged, block by block.
 void turn_filters(const Convolution& conv, const Lanes* w, Lanes* to) {
   const int64_t in_blocks = conv.in.blocks(), out_blocks = conv.out.blocks();
@@ -76,6 +80,7 @@ void for_units(const Convolution& conv, const Units& units, bool adds, Lanes* ou
       std::fill(out + first, out + conv.out.x.plane(unit.n + unit.images, 0), Lanes{});
     }
     for (int64_t i = 0; i < together; ++i) run(units.at(group * together + i));
+    finish_past_caches();
   }
 }
 
@@ -92,6 +97,7 @@ Kernel plain(const Convolution& conv) {
   const int64_t in_blocks = conv.in.blocks(), out_blocks = conv.out.blocks();
   const Units units(conv.batch(), conv.pixels(), kMostPixels, conv.threads);
   const bool gathers = !conv.in.plain(), scatters = !conv.out.plain();
+  const Storing storing = storing_of(conv, scatters);
   const int64_t turned_vectors = conv.turned ? conv.filter_vectors() : 0;
   const int64_t gathered_vectors = gathers ? in_blocks * units.rows : 0;  // of an image
   const int64_t own = units.images * gathered_vectors + (scatters ? kProductVectors * units.rows : 0);
@@ -123,7 +129,7 @@ Kernel plain(const Convolution& conv) {
                                        : Pixels{in + conv.in.x.plane(unit.n + i, 0) + unit.first, conv.pixels()};
               const Place c = scatters ? Place{panel, units.rows}
                                        : Place{out + conv.out.x.plane(unit.n + i, o) + unit.first, conv.pixels()};
-              multiply_panel(columns, unit.rows, in_blocks, a, b, {{}, c});
+              multiply_panel(columns, unit.rows, in_blocks, a, b, {{}, c, storing});
               for (int64_t j = 0; scatters && j < columns; ++j) {
                 conv.out.scatter(c.column(j), unit.n + i, o + j, unit.first, unit.rows, out);
               }
@@ -159,6 +165,7 @@ Kernel with_strassen(const Convolution& conv) {
   const Units units(conv.batch(), half, kMostPixels / 2, conv.threads);
   const bool odd = conv.pixels() % 2 != 0;
   const bool gathers = odd || !conv.in.plain(), scatters = odd || !conv.out.plain();
+  const Storing storing = storing_of(conv, scatters);
   const int64_t turned_vectors = conv.turned ? conv.filter_vectors() : 0;
   const int64_t shared = turned_vectors + conv.filter_vectors();
   // Of an image: its pixels, both halves of a channel together, and the sums of their quarters.
@@ -234,7 +241,7 @@ Kernel with_strassen(const Convolution& conv) {
                         conv.pixels()};
               };
               const strassen::Quarters c{place(0, 0), place(0, 1), place(1, 0), place(1, 1)};
-              strassen::multiply_quarters(a, b, c, false, unit.rows, work,
+              strassen::multiply_quarters(a, b, c, storing, unit.rows, work,
                                           [&](Pixels left, Filters right, const Result& result) {
                                             multiply<kProductVectors>(unit.rows, in_half, left, right, result);
                                           });

@@ -143,7 +143,7 @@ Kernel plain(const WeightGradient& grad) {
           const Planes from{a.data + first * a.block_stride, a.block_stride, a.image_stride};
           const Place c{dw + (o * in_blocks + first) * kBlock, in_blocks * kBlock};
           multiply_panel(std::min<int64_t>(kProductVectors, out_blocks - o), unit, blocks, from, gradients(unit, o),
-                         {{}, c, add}, coming);
+                         {{}, c, add ? Storing::Adding : Storing::Plain}, coming);
         };
         // The smaller operand is read again and again, the larger one only once. Of that the next piece is asked for,
         // of the other one all of the next unit.
@@ -282,7 +282,7 @@ Kernel with_strassen(const WeightGradient& grad) {
                            filter};
             };
             const strassen::Quarters c{place(0, 0), place(0, 1), place(1, 0), place(1, 1)};
-            strassen::multiply_quarters(a, b, c, add, blocks * kBlock, work + x_vectors + y_vectors,
+            strassen::multiply_quarters(a, b, c, add ? Storing::Adding : Storing::Plain, blocks * kBlock, work + x_vectors + y_vectors,
                                         [&](Planes left, Planes right, const Result& result) {
                                           multiply<kProductVectors>(unit, blocks, left, right, result, coming);
                                         });

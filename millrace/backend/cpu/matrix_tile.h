@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "millrace/backend/cpu/blocked.h"
+#include "millrace/backend/cpu/past_caches.h"
 #include "millrace/backend/cpu/small_product.h"
 
 namespace millrace::backend::cpu::matrix_conv {
@@ -24,23 +24,27 @@ struct Place {
   return column;
 }
 
-// What sums begin with (nothing: zero), where they go, and whether they are added to what is there.
+enum class Storing { Plain, Adding, PastCaches };
+
+// What sums begin with (nothing: zero), where they go and how.
 struct Result {
   Place begin, end;
-  bool add = false;
-  Result from_row(int64_t row) const { return {begin.from_row(row), end.from_row(row), add}; }
+  Storing storing = Storing::Plain;
+  Result from_row(int64_t row) const { return {begin.from_row(row), end.from_row(row), storing}; }
 };
 
 template <int kRows, int kColumns>
 class Sums {
  public:
   [[gnu::always_inline]] explicit Sums(const Result& result) {
+    // What is written at the end may be far away: it is asked for now.
+    if (result.storing != Storing::PastCaches) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kColumns; ++j) {
-      // What is written at the end may be far away: it is asked for now.
-      const Lanes* to = opaque(result.end.column(j));
+      for (int j = 0; j < kColumns; ++j) {
+        const Lanes* to = opaque(result.end.column(j));
 #pragma GCC unroll 6
-      for (int i = 0; i < kRows; ++i) __builtin_prefetch(to + i, 1);
+        for (int i = 0; i < kRows; ++i) __builtin_prefetch(to + i, 1);
+      }
     }
 #pragma GCC unroll 4
     for (int j = 0; j < kColumns; ++j) {
@@ -69,15 +73,24 @@ class Sums {
   }
 
   [[gnu::always_inline]] void store(const Result& result) const {
-#pragma GCC unroll 4
-    for (int j = 0; j < kColumns; ++j) {
-      Lanes* to = opaque(result.end.column(j));
-#pragma GCC unroll 6
-      for (int i = 0; i < kRows; ++i) to[i] = result.add ? to[i] + sum_[i][j] : sum_[i][j];
+    switch (result.storing) {
+      case Storing::Plain: return store_by(result.end, [](Lanes& to, Lanes sum) { to = sum; });
+      case Storing::Adding: return store_by(result.end, [](Lanes& to, Lanes sum) { to += sum; });
+      case Storing::PastCaches: return store_by(result.end, [](Lanes& to, Lanes sum) { store_past_caches(to, sum); });
     }
   }
 
  private:
+  template <typename Store>
+  [[gnu::always_inline]] void store_by(const Place& end, const Store& store_one) const {
+#pragma GCC unroll 4
+    for (int j = 0; j < kColumns; ++j) {
+      Lanes* to = opaque(end.column(j));
+#pragma GCC unroll 6
+      for (int i = 0; i < kRows; ++i) store_one(to[i], sum_[i][j]);
+    }
+  }
+
   Lanes sum_[kRows][kColumns];
 };
 

@@ -40,16 +40,16 @@ constexpr int64_t work_vectors(int64_t rows) { return 3 * kProductVectors * work
 
 // One panel of kProductVectors columns of each quarter. multiply(a, b, result) makes one product of quarters.
 template <typename A, typename B, typename Multiply>
-void multiply_quarters(const LeftOperands<A>& a, const RightOperands<B>& b, const Quarters& c, bool add, int64_t rows,
+void multiply_quarters(const LeftOperands<A>& a, const RightOperands<B>& b, const Quarters& c, matrix_conv::Storing storing, int64_t rows,
                        Lanes* work, const Multiply& multiply) {
-  using matrix_conv::Place;
+  using matrix_conv::Place, matrix_conv::Storing;
   const int64_t stride = work_stride(rows);
   const Place p{work, stride}, q{p.column(kProductVectors), stride}, r{q.column(kProductVectors), stride};
   multiply(a.a11, b.b11, {{}, p});
-  multiply(a.a12, b.b21, {p, c.c11, add});
+  multiply(a.a12, b.b21, {p, c.c11, storing});
   multiply(a.s2, b.t2, {p, p});
   multiply(a.s3, b.t3, {p, q});
-  multiply(a.a22, b.t4, {q, c.c21, add});
+  multiply(a.a22, b.t4, {q, c.c21, storing});
   multiply(a.s1, b.t1, {{}, r});
   for (int j = 0; j < kProductVectors; ++j) {
     Lanes *in_p = p.column(j), *to = c.c22.column(j);
@@ -57,10 +57,14 @@ void multiply_quarters(const LeftOperands<A>& a, const RightOperands<B>& b, cons
     for (int64_t i = 0; i < rows; ++i) {
       const Lanes product = in_r[i], sum = in_q[i] + product;
       in_p[i] += product;
-      to[i] = add ? to[i] + sum : sum;
+      if (storing == Storing::PastCaches) {
+        store_past_caches(to[i], sum);
+      } else {
+        to[i] = storing == Storing::Adding ? to[i] + sum : sum;
+      }
     }
   }
-  multiply(a.s4, b.b22, {p, c.c12, add});
+  multiply(a.s4, b.b22, {p, c.c12, storing});
 }
 
 }  // namespace millrace::backend::cpu::strassen
