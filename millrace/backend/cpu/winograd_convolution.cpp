@@ -1,6 +1,8 @@
 // Winograd's convolution forward, and back with turned filters.
 #include <omp.h>
 
+#include <memory>
+
 #include "millrace/backend/cpu/small_product.h"
 #include "millrace/backend/cpu/winograd.h"
 #include "millrace/backend/cpu/winograd_tiles.h"
@@ -35,7 +37,7 @@ void transform_filters(const Tiling& tiling, const float* w, int64_t out_block, 
         reinterpret_cast<const Lanes*>(w) + (out_block * tiling.in.blocks() + block) * kTaps * kTaps * kTapVectors;
     for (int lane = 0; lane < kBlock; ++lane) {
       fetch<kTaps * kTaps, 1, false>(filters + kTaps * kTaps * kTapVectors + lane, kTapVectors);  // of the next block
-      filter_2d<kTaps>({filters + lane, kTaps * kTapVectors, kTapVectors},
+      filter_2d<kTaps, kTaps, kTile, kTile>({filters + lane, kTaps * kTapVectors, kTapVectors},
                        points_at(u + (block * kBlock + lane) * pitch, stride));
     }
   }
@@ -58,7 +60,7 @@ void transform_turned_filters(const Tiling& tiling, const float* w, int64_t out_
       }
     }
     for (int lane = 0; lane < kBlock; ++lane) {
-      filter_2d<kTaps>({taps[lane], kTaps, 1}, points_at(u + (block * kBlock + lane) * pitch, stride));
+      filter_2d<kTaps, kTaps, kTile, kTile>({taps[lane], kTaps, 1}, points_at(u + (block * kBlock + lane) * pitch, stride));
     }
   }
 }
@@ -76,6 +78,9 @@ Lanes bias_of(const Convolution& conv, const Operands& at, int64_t block) {
 
 // From one point to the next there is one vector more than a point takes: at a distance of a power of two all points
 // of a tile would fall into one cache set.
+
+// Rows of products come in pairs: that of the last tile may be one that no tile has.
+int64_t most_rows(int64_t tiles) { return tiles + 1; }
 
 // --- A block of tiles at a time.
 
@@ -100,8 +105,9 @@ Kernel in_blocks(const Convolution& conv) {
   const int64_t block_tiles = even_rows((tiles + num_blocks - 1) / num_blocks);
 
   const PackedPanels filters{out_blocks, tiling.in_channels()};
-  const int64_t u_stride = filters.size() + 1, v_stride = block_tiles * in_blocks + 1;
-  const int64_t m_stride = block_tiles * out_blocks + 1;
+  const auto runs = std::make_shared<const TileRuns>(tiling, block_tiles);
+  const int64_t rows = most_rows(block_tiles);
+  const int64_t u_stride = filters.size() + 1, v_stride = rows * in_blocks + 1, m_stride = rows * out_blocks + 1;
   const int64_t own = kPoints * (v_stride + m_stride);
   Kernel kernel{"winograd_blocks", static_cast<size_t>(kPoints * u_stride + conv.threads * own) * sizeof(Lanes), {}};
   kernel.bind = [=](const Bindings& bind) -> Task {
@@ -117,19 +123,19 @@ Kernel in_blocks(const Convolution& conv) {
           filters_to_points<kTaps>(conv, at.w, o, u + filters.place(0, o), filters.width(), u_stride);
         }
 #pragma omp for schedule(static)
-        for (int64_t block = 0; block < num_blocks; ++block) {
-          const int64_t first = block * block_tiles, count = std::min(block_tiles, tiles - first);
-          if (count <= 0) continue;
-          const TileRun run{first, count};
+        for (int64_t block = 0; block < runs->count(); ++block) {
+          const TileRun run = runs->at(block);
           for (int64_t c = 0; c < in_blocks; ++c) {
             input_to_points<kOut>(tiling, at.in, run, c, v + c, in_blocks, v_stride);
           }
-          const ProductShape product{even_rows(count),       out_blocks, tiling.in_channels(),
-                                     tiling.in_channels(),   1,          filters.width(),
-                                     filters.panel_stride(), out_blocks};
           for (int point = 0; point < kPoints; ++point) {
-            small_product<false>(product, reinterpret_cast<const float*>(v + point * v_stride), u + point * u_stride,
-                                 m + point * m_stride);
+            const Range tiles_with = run.with_point(point);
+            const ProductShape product{even_rows(tiles_with.count()), out_blocks, tiling.in_channels(),
+                                       tiling.in_channels(),          1,          filters.width(),
+                                       filters.panel_stride(),        out_blocks};
+            const Lanes* from = v + point * v_stride + tiles_with.first * in_blocks;
+            small_product<false>(product, reinterpret_cast<const float*>(from), u + point * u_stride,
+                                 m + point * m_stride + tiles_with.first * out_blocks);
           }
           for (int64_t o = 0; o < out_blocks; ++o) {
             points_to_output<kOut>(tiling, m + o, out_blocks, m_stride, run, o, bias_of(conv, at, o), conv.relu,
@@ -149,9 +155,9 @@ Kernel in_panels(const Convolution& conv) {
   constexpr int kOut = kTile + 1 - kTaps;
   const Tiling tiling = conv.tiling;
   const int64_t in_blocks = tiling.in.blocks(), out_blocks = tiling.out.blocks(), tiles = tiling.count();
-  const TileRun all{0, tiles};
+  const auto runs = std::make_shared<const TileRuns>(tiling, tiles);
   const PackedPanels filters{out_blocks, tiling.in_channels()};
-  const int64_t width = filters.width(), rows = even_rows(tiles);
+  const int64_t width = filters.width(), rows = most_rows(tiles);
   const int64_t u_stride = filters.panel_stride() + 1, v_stride = rows * in_blocks + 1, m_stride = rows * width + 1;
   const int64_t own = kPoints * (u_stride + m_stride);
   Kernel kernel{"winograd_panels", static_cast<size_t>(kPoints * v_stride + conv.threads * own) * sizeof(Lanes), {}};
@@ -161,6 +167,7 @@ Kernel in_panels(const Convolution& conv) {
     return [=](const StepContext&) {
 #pragma omp parallel num_threads(conv.threads)
       {
+        const TileRun all = runs->at(0);
         Lanes* u = v + kPoints * v_stride + omp_get_thread_num() * own;
         Lanes* m = u + kPoints * u_stride;
 #pragma omp for schedule(static)
@@ -171,10 +178,14 @@ Kernel in_panels(const Convolution& conv) {
         for (int64_t panel = 0; panel < filters.panels(); ++panel) {
           const int64_t first = panel * kProductVectors, count = std::min(width, out_blocks - first);
           for (int64_t o = 0; o < count; ++o) filters_to_points<kTaps>(conv, at.w, first + o, u + o, width, u_stride);
-          const ProductShape product{rows, count, tiling.in_channels(), tiling.in_channels(), 1, width, 0, width};
           for (int point = 0; point < kPoints; ++point) {
-            small_product<false>(product, reinterpret_cast<const float*>(v + point * v_stride), u + point * u_stride,
-                                 m + point * m_stride);
+            const Range tiles_with = all.with_point(point);
+            const ProductShape product{even_rows(tiles_with.count()), count, tiling.in_channels(),
+                                       tiling.in_channels(),          1,     width,
+                                       0,                             width};
+            const Lanes* from = v + point * v_stride + tiles_with.first * in_blocks;
+            small_product<false>(product, reinterpret_cast<const float*>(from), u + point * u_stride,
+                                 m + point * m_stride + tiles_with.first * width);
           }
           for (int64_t o = 0; o < count; ++o) {
             points_to_output<kOut>(tiling, m + o, width, m_stride, all, first + o, bias_of(conv, at, first + o),

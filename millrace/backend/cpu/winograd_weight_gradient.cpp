@@ -1,6 +1,8 @@
 // Winograd's weight gradient: tiles of x and of dy are multiplied point by point and summed over all tiles.
 #include <omp.h>
 
+#include <memory>
+
 #include "millrace/backend/cpu/small_product.h"
 #include "millrace/backend/cpu/winograd.h"
 #include "millrace/backend/cpu/winograd_tiles.h"
@@ -27,7 +29,7 @@ template <int kTaps>
 void points_to_filters(const Tiling& tiling, ConstSquare points, int64_t channel, int64_t out_block, float* dw) {
   auto* filters = reinterpret_cast<Lanes*>(dw) +
                   (out_block * tiling.in.blocks() + channel / kBlock) * kTaps * kTaps * kBlock + channel % kBlock;
-  output_2d<kTaps>(points, [&](int row, int column, Lanes value) { filters[(row * kTaps + column) * kBlock] = value; });
+  output_2d<kTaps, kTaps, kTile, kTile>(points, [&](int row, int column, Lanes value) { filters[(row * kTaps + column) * kBlock] = value; });
 }
 
 // --- A block of tiles at a time; every thread sums all filters over its blocks.
@@ -48,6 +50,7 @@ Kernel in_blocks(const WeightGradient& grad) {
   const int64_t most = most_tiles(tiling), per_thread = (tiles + most * grad.threads - 1) / (most * grad.threads);
   const int64_t num_blocks = per_thread * grad.threads, block_tiles = (tiles + num_blocks - 1) / num_blocks;
 
+  const auto runs = std::make_shared<const TileRuns>(tiling, block_tiles);
   const PackedPanels gradients{out_blocks, block_tiles};
   const int64_t v_stride = block_tiles * in_blocks + 1, d_stride = gradients.size() + 1;
   const int64_t s_stride = tiling.in_channels() * out_blocks + 1;
@@ -68,10 +71,8 @@ Kernel in_blocks(const WeightGradient& grad) {
         std::fill_n(bias_sums, out_blocks, Lanes{});
         bool begun = false;
 #pragma omp for schedule(static)
-        for (int64_t block = 0; block < num_blocks; ++block) {
-          const int64_t first = block * block_tiles, count = std::min(block_tiles, tiles - first);
-          if (count <= 0) continue;
-          const TileRun run{first, count};
+        for (int64_t block = 0; block < runs->count(); ++block) {
+          const TileRun run = runs->at(block);
           for (int64_t c = 0; c < in_blocks; ++c) {
             input_to_points<kOut>(tiling, at.x, run, c, v + c, in_blocks, v_stride);
           }
@@ -79,13 +80,15 @@ Kernel in_blocks(const WeightGradient& grad) {
             bias_sums[o] +=
                 gradient_to_points<kOut>(tiling, at.dy, run, o, d + gradients.place(0, o), gradients.width(), d_stride);
           }
-          const ProductShape product{
-              tiling.in_channels(),     out_blocks, count, 1, tiling.in_channels(), gradients.width(),
-              gradients.panel_stride(), out_blocks};
           const auto multiply = begun ? small_product<true> : small_product<false>;
           for (int point = 0; point < kPoints; ++point) {
-            multiply(product, reinterpret_cast<const float*>(v + point * v_stride), d + point * d_stride,
-                     s + point * s_stride);
+            const Range tiles_with = run.with_point(point);
+            const ProductShape product{tiling.in_channels(), out_blocks,           tiles_with.count(),
+                                       1,                    tiling.in_channels(), gradients.width(),
+                                       gradients.panel_stride(), out_blocks};
+            const Lanes* from = v + point * v_stride + tiles_with.first * in_blocks;
+            multiply(product, reinterpret_cast<const float*>(from),
+                     d + point * d_stride + tiles_with.first * gradients.width(), s + point * s_stride);
           }
           begun = true;
         }
@@ -129,7 +132,7 @@ Kernel in_panels(const WeightGradient& grad) {
   constexpr int kOut = kTile + 1 - kTaps;
   const Tiling tiling = grad.tiling;
   const int64_t in_blocks = tiling.in.blocks(), out_blocks = tiling.out.blocks(), tiles = tiling.count();
-  const TileRun all{0, tiles};
+  const auto runs = std::make_shared<const TileRuns>(tiling, tiles);
   const PackedPanels gradients{out_blocks, tiles};
   const int64_t width = gradients.width(), chunks = (in_blocks + kChunkBlocks - 1) / kChunkBlocks;
   // V[chunk][point][tile][channel], D[panel][point][tile][channel], and of each thread S[point][channel][channel].
@@ -146,6 +149,7 @@ Kernel in_panels(const WeightGradient& grad) {
     return [=](const StepContext&) {
 #pragma omp parallel num_threads(grad.threads)
       {
+        const TileRun all = runs->at(0);
         Lanes* s = sums + omp_get_thread_num() * own;
 #pragma omp for schedule(static)
         for (int64_t c = 0; c < in_blocks; ++c) {
@@ -164,10 +168,14 @@ Kernel in_panels(const WeightGradient& grad) {
           for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             const int64_t first_o = panel * kProductVectors, count_o = std::min(width, out_blocks - first_o);
             const int64_t first_c = chunk * kChunkBlocks, count_c = std::min(kChunkBlocks, in_blocks - first_c);
-            const ProductShape product{count_c * kBlock, count_o, tiles, 1, kChunkBlocks * kBlock, width, 0, width};
             for (int point = 0; point < kPoints; ++point) {
-              small_product<false>(product, reinterpret_cast<const float*>(v + (chunk * kPoints + point) * v_stride),
-                                   d + (panel * kPoints + point) * d_stride, s + point * s_stride);
+              const Range tiles_with = all.with_point(point);
+              const ProductShape product{count_c * kBlock,      count_o, tiles_with.count(), 1,
+                                         kChunkBlocks * kBlock, width,   0,                  width};
+              const Lanes* from = v + (chunk * kPoints + point) * v_stride + tiles_with.first * kChunkBlocks;
+              small_product<false>(product, reinterpret_cast<const float*>(from),
+                                   d + (panel * kPoints + point) * d_stride + tiles_with.first * width,
+                                   s + point * s_stride);
             }
             for (int64_t c = 0; c < count_c * kBlock; ++c) {
               for (int64_t o = 0; o < count_o; ++o) {

@@ -59,6 +59,19 @@ TEST_P(OwnWinograd, ManyBlocksOfTilesMatchTheReference) {
   }
 }
 
+// Outputs that tiles of four do not divide are shared out over long tiles and short ones, along each axis.
+TEST_P(OwnWinograd, EveryMixtureOfLongAndShortTilesMatchesTheReference) {
+  for (const Pass pass : {Pass::Forward, Pass::InputGrad, Pass::WeightGrad}) {
+    for (int64_t height = 1; height <= 14; ++height) {
+      const int64_t width = height % 2 == 0 ? height : 15 - height;
+      expect_right({.kind = OpKind::Conv2d,
+                    .pass = pass,
+                    .x = {2, 32, height, width},
+                    .attrs = Conv2dAttrs{64, Window::square(3, 1, 1), 1, false}});
+    }
+  }
+}
+
 TEST_P(OwnWinograd, IsNotOfferedForOtherWindows) {
   const auto cpu = make_cpu(GetParam().convolution);
   for (const Window& w : {Window::square(1), Window::square(3, 2, 1), Window::square(7, 1, 3),
