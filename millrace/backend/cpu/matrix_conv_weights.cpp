@@ -40,7 +40,7 @@ void multiply(const Unit& unit, int64_t blocks, Planes a, Planes b, const Result
         for (int64_t p = 0; p < unit.rows; p += kBlock) {
           coming.fetch();
           gradients = sums.template add_products<1, kBlock>(pixels + p * kBlock, gradients, b.block_stride,
-                                                std::min<int64_t>(kBlock, unit.rows - p));
+                                                            std::min<int64_t>(kBlock, unit.rows - p));
         }
       }
       sums.store(at);
@@ -153,8 +153,9 @@ Kernel plain(const WeightGradient& grad) {
           coming.dy = Ahead(gradients(next, 0).data, next.rows, out_blocks * next.images, grad.pixels(), calls);
           for (int64_t first = 0; first < in_blocks; ++first) {
             const bool last = first + 1 == in_blocks;
-            coming.x = Ahead(last ? channels(next) : a.data + (first + 1) * a.block_stride, last ? next.rows : unit.rows,
-                             last ? next.images : unit.images, a.image_stride, calls / in_blocks);
+            coming.x =
+                Ahead(last ? channels(next) : a.data + (first + 1) * a.block_stride, last ? next.rows : unit.rows,
+                      last ? next.images : unit.images, a.image_stride, calls / in_blocks);
             for (int64_t o = 0; o < out_blocks; o += kProductVectors) multiply_at(first, 1, o, coming);
           }
         } else {
@@ -258,7 +259,8 @@ Kernel with_strassen(const WeightGradient& grad) {
         Coming coming;
         const int64_t calls = 7 * fetches(unit, in_half, out_half);
         if (!halves_of_x.gathers()) {
-          coming.x = Ahead(x + grad.x.x.plane(next.n, 0) + next.first, next.rows, 4 * in_half * next.images, half, calls);
+          coming.x =
+              Ahead(x + grad.x.x.plane(next.n, 0) + next.first, next.rows, 4 * in_half * next.images, half, calls);
         }
         if (!halves_of_y.gathers()) {
           coming.dy =
@@ -278,11 +280,11 @@ Kernel with_strassen(const WeightGradient& grad) {
                 from_block(xs.sums[1], first),        from_block(xs.sums[2], first),
                 from_block(xs.sums[3], first)};
             const auto place = [&](int64_t row_half, int64_t column_half) {
-              return Place{dw + (column_half * out_half + o) * filter + (row_half * in_half + first) * kBlock,
-                           filter};
+              return Place{dw + (column_half * out_half + o) * filter + (row_half * in_half + first) * kBlock, filter};
             };
             const strassen::Quarters c{place(0, 0), place(0, 1), place(1, 0), place(1, 1)};
-            strassen::multiply_quarters(a, b, c, add ? Storing::Adding : Storing::Plain, blocks * kBlock, work + x_vectors + y_vectors,
+            strassen::multiply_quarters(a, b, c, add ? Storing::Adding : Storing::Plain, blocks * kBlock,
+                                        work + x_vectors + y_vectors,
                                         [&](Planes left, Planes right, const Result& result) {
                                           multiply<kProductVectors>(unit, blocks, left, right, result, coming);
                                         });

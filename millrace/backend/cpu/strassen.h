@@ -40,8 +40,8 @@ constexpr int64_t work_vectors(int64_t rows) { return 3 * kProductVectors * work
 
 // One panel of kProductVectors columns of each quarter. multiply(a, b, result) makes one product of quarters.
 template <typename A, typename B, typename Multiply>
-void multiply_quarters(const LeftOperands<A>& a, const RightOperands<B>& b, const Quarters& c, matrix_conv::Storing storing, int64_t rows,
-                       Lanes* work, const Multiply& multiply) {
+void multiply_quarters(const LeftOperands<A>& a, const RightOperands<B>& b, const Quarters& c,
+                       matrix_conv::Storing storing, int64_t rows, Lanes* work, const Multiply& multiply) {
   using matrix_conv::Place, matrix_conv::Storing;
   const int64_t stride = work_stride(rows);
   const Place p{work, stride}, q{p.column(kProductVectors), stride}, r{q.column(kProductVectors), stride};

@@ -38,7 +38,7 @@ void transform_filters(const Tiling& tiling, const float* w, int64_t out_block, 
     for (int lane = 0; lane < kBlock; ++lane) {
       fetch<kTaps * kTaps, 1, false>(filters + kTaps * kTaps * kTapVectors + lane, kTapVectors);  // of the next block
       filter_2d<kTaps, kTaps, kTile, kTile>({filters + lane, kTaps * kTapVectors, kTapVectors},
-                       points_at(u + (block * kBlock + lane) * pitch, stride));
+                                            points_at(u + (block * kBlock + lane) * pitch, stride));
     }
   }
 }
@@ -60,7 +60,8 @@ void transform_turned_filters(const Tiling& tiling, const float* w, int64_t out_
       }
     }
     for (int lane = 0; lane < kBlock; ++lane) {
-      filter_2d<kTaps, kTaps, kTile, kTile>({taps[lane], kTaps, 1}, points_at(u + (block * kBlock + lane) * pitch, stride));
+      filter_2d<kTaps, kTaps, kTile, kTile>({taps[lane], kTaps, 1},
+                                            points_at(u + (block * kBlock + lane) * pitch, stride));
     }
   }
 }
@@ -180,9 +181,8 @@ Kernel in_panels(const Convolution& conv) {
           for (int64_t o = 0; o < count; ++o) filters_to_points<kTaps>(conv, at.w, first + o, u + o, width, u_stride);
           for (int point = 0; point < kPoints; ++point) {
             const Range tiles_with = all.with_point(point);
-            const ProductShape product{even_rows(tiles_with.count()), count, tiling.in_channels(),
-                                       tiling.in_channels(),          1,     width,
-                                       0,                             width};
+            const ProductShape product{
+                even_rows(tiles_with.count()), count, tiling.in_channels(), tiling.in_channels(), 1, width, 0, width};
             const Lanes* from = v + point * v_stride + tiles_with.first * in_blocks;
             small_product<false>(product, reinterpret_cast<const float*>(from), u + point * u_stride,
                                  m + point * m_stride + tiles_with.first * width);

@@ -20,7 +20,8 @@ struct Axis {
   int64_t tiles, shorts;
   int outputs;  // of a long tile
 
-  Axis(int64_t extent, int outputs_of_tile) : tiles((extent + outputs_of_tile - 1) / outputs_of_tile), outputs(outputs_of_tile) {
+  Axis(int64_t extent, int outputs_of_tile)
+      : tiles((extent + outputs_of_tile - 1) / outputs_of_tile), outputs(outputs_of_tile) {
     // Short tiles of two outputs are not worth their transforms.
     shorts = outputs == 4 ? std::min(tiles, tiles * outputs - extent) : 0;
   }
@@ -160,9 +161,9 @@ void input_to_points(const Tiling& tiling, const Lanes* in, const TileRun& run, 
                                   next.column - tiling.pad_w + kTile - kOut,
                               tiling.in.width);
     Lanes edge[kRows][kColumns];
-    input_2d<kRows, kColumns>(pixels_at(in + tiling.in.plane(at.n, block), tiling.in, at.row - tiling.pad_h,
-                                        at.column - tiling.pad_w, edge),
-                              points_at(points + t * pitch, stride));
+    input_2d<kRows, kColumns>(
+        pixels_at(in + tiling.in.plane(at.n, block), tiling.in, at.row - tiling.pad_h, at.column - tiling.pad_w, edge),
+        points_at(points + t * pitch, stride));
   });
 }
 

@@ -29,7 +29,8 @@ template <int kTaps>
 void points_to_filters(const Tiling& tiling, ConstSquare points, int64_t channel, int64_t out_block, float* dw) {
   auto* filters = reinterpret_cast<Lanes*>(dw) +
                   (out_block * tiling.in.blocks() + channel / kBlock) * kTaps * kTaps * kBlock + channel % kBlock;
-  output_2d<kTaps, kTaps, kTile, kTile>(points, [&](int row, int column, Lanes value) { filters[(row * kTaps + column) * kBlock] = value; });
+  output_2d<kTaps, kTaps, kTile, kTile>(
+      points, [&](int row, int column, Lanes value) { filters[(row * kTaps + column) * kBlock] = value; });
 }
 
 // --- A block of tiles at a time; every thread sums all filters over its blocks.
@@ -83,9 +84,8 @@ Kernel in_blocks(const WeightGradient& grad) {
           const auto multiply = begun ? small_product<true> : small_product<false>;
           for (int point = 0; point < kPoints; ++point) {
             const Range tiles_with = run.with_point(point);
-            const ProductShape product{tiling.in_channels(), out_blocks,           tiles_with.count(),
-                                       1,                    tiling.in_channels(), gradients.width(),
-                                       gradients.panel_stride(), out_blocks};
+            const ProductShape product{tiling.in_channels(), out_blocks,        tiles_with.count(),       1,
+                                       tiling.in_channels(), gradients.width(), gradients.panel_stride(), out_blocks};
             const Lanes* from = v + point * v_stride + tiles_with.first * in_blocks;
             multiply(product, reinterpret_cast<const float*>(from),
                      d + point * d_stride + tiles_with.first * gradients.width(), s + point * s_stride);
@@ -170,8 +170,8 @@ Kernel in_panels(const WeightGradient& grad) {
             const int64_t first_c = chunk * kChunkBlocks, count_c = std::min(kChunkBlocks, in_blocks - first_c);
             for (int point = 0; point < kPoints; ++point) {
               const Range tiles_with = all.with_point(point);
-              const ProductShape product{count_c * kBlock,      count_o, tiles_with.count(), 1,
-                                         kChunkBlocks * kBlock, width,   0,                  width};
+              const ProductShape product{
+                  count_c * kBlock, count_o, tiles_with.count(), 1, kChunkBlocks * kBlock, width, 0, width};
               const Lanes* from = v + (chunk * kPoints + point) * v_stride + tiles_with.first * kChunkBlocks;
               small_product<false>(product, reinterpret_cast<const float*>(from),
                                    d + (panel * kPoints + point) * d_stride + tiles_with.first * width,
