@@ -236,6 +236,7 @@ Task bind_input_grad(const BlockedShape& shape, const Bindings& bind) {
       scratch.sums[block * shape.batch + n] = sum_plane(pixels, [&](int64_t i, PairOfLanes& sums) {
         const Lanes centred = x[base + i] - c.mean;
         const Lanes dz = masked(base + i, centred, factor, c.shift);
+        if constexpr (kResidualGradient) dresidual[base + i] = dz;
         sums.first += dz;
         sums.second += dz * centred;
       });
@@ -266,8 +267,8 @@ Task bind_input_grad(const BlockedShape& shape, const Bindings& bind) {
       const auto [mean_dz, slope] = scratch.coefficients[block];
       for (int64_t i = base; i < base + pixels; ++i) {
         const Lanes centred = x[i] - c.mean;
-        const Lanes dz = masked(i, centred, factor, c.shift);
-        if constexpr (kResidualGradient) dresidual[i] = dz;
+        // Where dz was written it is read again, instead of all that it was made from.
+        const Lanes dz = kResidualGradient ? dresidual[i] : masked(i, centred, factor, c.shift);
         dx[i] = factor * (dz - mean_dz - centred * slope);
       }
     };
