@@ -107,6 +107,7 @@ Kernel in_blocks(const Convolution& conv) {
 
   const PackedPanels filters{out_blocks, tiling.in_channels()};
   const auto runs = std::make_shared<const TileRuns>(tiling, block_tiles);
+  const bool past_caches = exceeds_caches(tiling.out);
   const int64_t rows = most_rows(block_tiles);
   const int64_t u_stride = filters.size() + 1, v_stride = rows * in_blocks + 1, m_stride = rows * out_blocks + 1;
   const int64_t own = kPoints * (v_stride + m_stride);
@@ -123,7 +124,8 @@ Kernel in_blocks(const Convolution& conv) {
         for (int64_t o = 0; o < out_blocks; ++o) {
           filters_to_points<kTaps>(conv, at.w, o, u + filters.place(0, o), filters.width(), u_stride);
         }
-#pragma omp for schedule(static)
+        // As they come: a core that is slower for a while does fewer.
+#pragma omp for schedule(dynamic)
         for (int64_t block = 0; block < runs->count(); ++block) {
           const TileRun run = runs->at(block);
           for (int64_t c = 0; c < in_blocks; ++c) {
@@ -139,8 +141,8 @@ Kernel in_blocks(const Convolution& conv) {
                                  m + point * m_stride + tiles_with.first * out_blocks);
           }
           for (int64_t o = 0; o < out_blocks; ++o) {
-            points_to_output<kOut>(tiling, m + o, out_blocks, m_stride, run, o, bias_of(conv, at, o), conv.relu,
-                                   at.out);
+            points_to_output<kOut>(tiling, m + o, out_blocks, m_stride, run, o,
+                                   {bias_of(conv, at, o), conv.relu, past_caches}, at.out);
           }
         }
       }
@@ -157,6 +159,7 @@ Kernel in_panels(const Convolution& conv) {
   const Tiling tiling = conv.tiling;
   const int64_t in_blocks = tiling.in.blocks(), out_blocks = tiling.out.blocks(), tiles = tiling.count();
   const auto runs = std::make_shared<const TileRuns>(tiling, tiles);
+  const bool past_caches = exceeds_caches(tiling.out);
   const PackedPanels filters{out_blocks, tiling.in_channels()};
   const int64_t width = filters.width(), rows = most_rows(tiles);
   const int64_t u_stride = filters.panel_stride() + 1, v_stride = rows * in_blocks + 1, m_stride = rows * width + 1;
@@ -188,8 +191,8 @@ Kernel in_panels(const Convolution& conv) {
                                  m + point * m_stride + tiles_with.first * width);
           }
           for (int64_t o = 0; o < count; ++o) {
-            points_to_output<kOut>(tiling, m + o, width, m_stride, all, first + o, bias_of(conv, at, first + o),
-                                   conv.relu, at.out);
+            points_to_output<kOut>(tiling, m + o, width, m_stride, all, first + o,
+                                   {bias_of(conv, at, first + o), conv.relu, past_caches}, at.out);
           }
         }
       }

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "millrace/backend/cpu/blocked.h"
+#include "millrace/backend/cpu/past_caches.h"
 #include "millrace/backend/cpu/winograd_transform.h"
 
 namespace millrace::backend::cpu::winograd {
@@ -188,27 +188,42 @@ Lanes gradient_to_points(const Tiling& tiling, const Lanes* dy, const TileRun& r
   return sum;
 }
 
+// What is done to outputs on their way.
+struct Finish {
+  Lanes bias;
+  bool relu, past_caches;
+};
+
 template <int kOut>
 void points_to_output(const Tiling& tiling, const Lanes* points, int64_t pitch, int64_t stride, const TileRun& run,
-                      int64_t block, Lanes bias, bool relu_after, Lanes* out) {
+                      int64_t block, const Finish& finish, Lanes* out) {
   for_tiles<kOut>(run, [&]<int kRows, int kColumns>(const TileAt& at, const TileAt& next, int64_t t) {
     constexpr int kOutRows = kOut - kTile + kRows, kOutColumns = kOut - kTile + kColumns;
     Lanes* pixel = out + tiling.out.plane(at.n, block) + at.row * tiling.out.width + at.column;
     const int64_t rows = std::min<int64_t>(kOutRows, tiling.out.height - at.row);
     const int64_t columns = std::min<int64_t>(kOutColumns, tiling.out.width - at.column);
+    const bool whole = rows == kOutRows && columns == kOutColumns;
+    const ConstSquare from = points_at(points + t * pitch, stride);
+    const auto finished = [&](Lanes value) {
+      value += finish.bias;
+      return finish.relu ? relu(value) : value;
+    };
+    if (finish.past_caches && whole) {
+      output_2d<kOutRows, kOutColumns, kRows, kColumns>(from, [&](int row, int column, Lanes value) {
+        store_past_caches(pixel[row * tiling.out.width + column], finished(value));
+      });
+      return;
+    }
     fetch<kOut, kOut, true>(out + tiling.out.plane(next.n, block) + next.row * tiling.out.width + next.column,
                             tiling.out.width);
-    const bool whole = rows == kOutRows && columns == kOutColumns;
     Lanes edge[kOutRows][kOutColumns];
     const Square to = whole ? Square{pixel, tiling.out.width, 1} : Square{&edge[0][0], kOutColumns, 1};
-    output_2d<kOutRows, kOutColumns, kRows, kColumns>(points_at(points + t * pitch, stride),
-                                                      [&](int row, int column, Lanes value) {
-                                                        value += bias;
-                                                        to.at(row, column) = relu_after ? relu(value) : value;
-                                                      });
+    output_2d<kOutRows, kOutColumns, kRows, kColumns>(
+        from, [&](int row, int column, Lanes value) { to.at(row, column) = finished(value); });
     if (whole) return;
     for (int64_t i = 0; i < rows; ++i) std::copy_n(edge[i], columns, pixel + i * tiling.out.width);
   });
+  finish_past_caches();
 }
 
 }  // namespace millrace::backend::cpu::winograd
