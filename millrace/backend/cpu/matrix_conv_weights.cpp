@@ -124,42 +124,48 @@ Kernel plain(const WeightGradient& grad) {
   const int64_t in_blocks = grad.x.blocks(), out_blocks = grad.y.blocks();
   const Units units(grad.batch(), grad.pixels(), kMostPixelsOfSums, grad.threads);
   const bool gathers = !grad.x.plain();
-  const int64_t image_vectors = gathers ? in_blocks * units.rows : 0;
+  // The smaller operand is read again and again, the larger one only once.
+  const bool x_once = in_blocks > out_blocks;
+  const int64_t gathered_blocks = x_once ? 1 : in_blocks;
+  const int64_t image_vectors = gathers ? gathered_blocks * units.rows : 0;
   return over_units(
       "product", grad, units, units.images * image_vectors,
       [=](const Lanes* x, const Lanes* dy, const Unit& unit, const Unit& next, bool add, Lanes* dw, Lanes* work) {
-        for (int64_t i = 0; gathers && i < unit.images; ++i) {
-          for (int64_t c = 0; c < in_blocks; ++c) {
-            grad.x.gather(x, unit.n + i, c, unit.first, unit.rows, work + i * image_vectors + c * units.rows);
-          }
-        }
-        const auto channels = [&](const Unit& of) { return x + grad.x.x.plane(of.n, 0) + of.first; };
-        const Planes a = gathers ? Planes{work, units.rows, image_vectors}
-                                 : Planes{channels(unit), grad.pixels(), in_blocks * grad.pixels()};
+        const auto channels = [&](const Unit& of, int64_t block) { return x + grad.x.x.plane(of.n, block) + of.first; };
         const auto gradients = [&](const Unit& of, int64_t o) {
           return Planes{dy + grad.y.x.plane(of.n, o) + of.first, grad.pixels(), out_blocks * grad.pixels()};
         };
-        const auto multiply_at = [&](int64_t first, int64_t blocks, int64_t o, Coming& coming) {
-          const Planes from{a.data + first * a.block_stride, a.block_stride, a.image_stride};
+        const auto channels_of_unit = [&](int64_t first, int64_t blocks) -> Planes {
+          if (!gathers) return {channels(unit, first), grad.pixels(), in_blocks * grad.pixels()};
+          for (int64_t i = 0; i < unit.images; ++i) {
+            for (int64_t c = 0; c < blocks; ++c) {
+              grad.x.gather(x, unit.n + i, first + c, unit.first, unit.rows, work + i * image_vectors + c * units.rows);
+            }
+          }
+          return {work, units.rows, image_vectors};
+        };
+        const auto multiply_at = [&](const Planes& a, int64_t first, int64_t blocks, int64_t o, Coming& coming) {
           const Place c{dw + (o * in_blocks + first) * kBlock, in_blocks * kBlock};
-          multiply_panel(std::min<int64_t>(kProductVectors, out_blocks - o), unit, blocks, from, gradients(unit, o),
+          multiply_panel(std::min<int64_t>(kProductVectors, out_blocks - o), unit, blocks, a, gradients(unit, o),
                          {{}, c, add ? Storing::Adding : Storing::Plain}, coming);
         };
-        // The smaller operand is read again and again, the larger one only once. Of that the next piece is asked for,
-        // of the other one all of the next unit.
+        // Of what is read once the next piece is asked for, of the other operand all of the next unit.
         Coming coming;
         const int64_t calls = fetches(unit, in_blocks, out_blocks);
-        if (in_blocks > out_blocks) {
+        if (x_once) {
           coming.dy = Ahead(gradients(next, 0).data, next.rows, out_blocks * next.images, grad.pixels(), calls);
-          for (int64_t first = 0; first < in_blocks; ++first) {
-            const bool last = first + 1 == in_blocks;
-            coming.x =
-                Ahead(last ? channels(next) : a.data + (first + 1) * a.block_stride, last ? next.rows : unit.rows,
-                      last ? next.images : unit.images, a.image_stride, calls / in_blocks);
-            for (int64_t o = 0; o < out_blocks; o += kProductVectors) multiply_at(first, 1, o, coming);
+          for (int64_t block = 0; block < in_blocks; ++block) {
+            const Planes a = channels_of_unit(block, 1);
+            const int64_t following = block + 1 < in_blocks ? block + 1 : 0;
+            const Unit& of = following > 0 ? unit : next;
+            if (!gathers) {
+              coming.x = Ahead(channels(of, following), of.rows, of.images, a.image_stride, calls / in_blocks);
+            }
+            for (int64_t o = 0; o < out_blocks; o += kProductVectors) multiply_at(a, block, 1, o, coming);
           }
         } else {
-          if (!gathers) coming.x = Ahead(channels(next), next.rows, in_blocks * next.images, grad.pixels(), calls);
+          const Planes a = channels_of_unit(0, in_blocks);
+          if (!gathers) coming.x = Ahead(channels(next, 0), next.rows, in_blocks * next.images, grad.pixels(), calls);
           for (int64_t o = 0; o < out_blocks; o += kProductVectors) {
             const int64_t following = o + kProductVectors < out_blocks ? o + kProductVectors : 0;
             const Unit& of = following > 0 ? unit : next;
@@ -168,7 +174,7 @@ Kernel plain(const WeightGradient& grad) {
             coming.dy = Ahead(gradients(of, following).data, of.rows * (whole ? kProductVectors : 1),
                               whole ? of.images : kProductVectors, grad.pixels() * (whole ? out_blocks : 1),
                               fetches(unit, in_blocks, 1));
-            multiply_at(0, in_blocks, o, coming);
+            multiply_at(a, 0, in_blocks, o, coming);
           }
         }
       });
