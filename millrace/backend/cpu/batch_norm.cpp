@@ -151,7 +151,7 @@ Task bind_forward(const BlockedShape& shape, const BatchNormAttrs& attrs, const 
         }
       };
       if (past_caches) {
-        store_all(store_past_caches);
+        store_all([](Lanes& to, Lanes value) { store_past_caches(to, value); });
         finish_past_caches();
       } else {
         store_all([](Lanes& to, Lanes value) { to = value; });

@@ -17,7 +17,7 @@ inline bool exceeds_caches(const BlockedShape& shape) {
   return shape.vectors() * static_cast<int64_t>(sizeof(Lanes)) > kMostBytes;
 }
 
-[[gnu::always_inline]] inline void store_past_caches(Lanes& to, Lanes value) {
+inline void store_past_caches(Lanes& to, Lanes value) {
 #if defined(__AVX512F__)
   _mm512_stream_ps(reinterpret_cast<float*>(&to), reinterpret_cast<__m512>(value));
 #elif defined(__AVX__)
