@@ -73,12 +73,15 @@ def page(record):
     arguments = record["arguments"]
     both = any("torch_formats" in result for result in record["results"])
     formats = "PyTorch in both memory formats, contiguous being its default; bold: against the faster. " if both else ""
+    # A result may be of another commit than the rest of its record.
+    earlier = [f"{result['model']}: {result['commit'][:10]}" for result in record["results"] if "commit" in result]
+    others = f" ({', '.join(earlier)})" if earlier else ""
     parts = [
         f"## {machine['cpu']}, {machine['cores']} cores{', ' + record['results'][0]['model'] if len(record['results']) == 1 else ''}\n",
         f"{machine['system']}, PyTorch {versions['torch']} with OpenBLAS and oneDNN {versions['debian']['libdnnl2']}, "
         f"{arguments['threads']} threads, fp32, 224x224, 1000 classes. Samples/s: median of {arguments['repeats']} runs in turn, "
         f"each the median of {arguments['steps']} steps. Peak: resident memory of the whole process, MiB. "
-        f"{formats}Commit {record['commit'][:10]}, `bench/vs_torch.sh`.\n",
+        f"{formats}Commit {record['commit'][:10]}{others}, `bench/vs_torch.sh`.\n",
         table(
             ["model", "batch", "PyTorch", "Millrace", "speed", "PyTorch MiB", "Millrace MiB", "memory"],
             speed_rows(record),
