@@ -131,6 +131,7 @@ bool allows(Convolution convolution, const std::string& algorithm) {
     case Convolution::Winograd: return algorithm == "winograd";
     case Convolution::WinogradBlocks: return algorithm == "winograd_blocks";
     case Convolution::WinogradPanels: return algorithm == "winograd_panels";
+    case Convolution::WinogradPhases: return algorithm == "winograd_phases";
     case Convolution::Product: return algorithm == "product";
     case Convolution::Strassen: return algorithm == "strassen";
     case Convolution::Direct: break;

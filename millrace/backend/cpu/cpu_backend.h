@@ -17,7 +17,7 @@ namespace millrace::backend {
 
 // Auto measures all algorithms there are for a convolution, oneDNN's and our own (winograd.h, matrix_conv.h), and keeps
 // the fastest. Direct keeps to those that multiply as the definition does. The others take one wherever it exists.
-enum class Convolution { Auto, Direct, Winograd, WinogradBlocks, WinogradPanels, Product, Strassen };
+enum class Convolution { Auto, Direct, Winograd, WinogradBlocks, WinogradPanels, WinogradPhases, Product, Strassen };
 
 struct CpuOptions {
   int threads = 0;  // 0: all cores

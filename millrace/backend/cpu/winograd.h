@@ -3,6 +3,8 @@
 //   winograd_blocks  a block of tiles at a time, with all filters transformed before
 //   winograd_panels  a panel of output channels at a time, with all tiles transformed before
 // The first suits large images, the second small ones with many channels; which is faster is measured.
+// 3 x 3 filters of stride 2 and padding 1 are cut into filters of stride 1 (winograd_phases.h):
+//   winograd_phases  a block of tiles at a time; the weight gradient a panel of output channels at a time
 #pragma once
 
 #include <vector>
@@ -18,6 +20,8 @@ namespace winograd {
 // Forward, or with `turned` filters the input gradient.
 std::vector<Kernel> convolution_kernels(const ConvProblem& problem, bool turned);
 std::vector<Kernel> weight_gradient_kernels(const ConvProblem& problem);
+// All passes of stride 2.
+std::vector<Kernel> strided_kernels(const ConvProblem& problem);
 }  // namespace winograd
 
 }  // namespace millrace::backend::cpu

@@ -63,10 +63,11 @@ struct TileRun {
   std::array<int64_t, 5> bounds;  // of these four kinds
 
   int64_t count() const { return bounds[4]; }
-  Range with_point(int point) const {
-    const bool down = point / kTile == kLeftOut, across = point % kTile == kLeftOut;
+  // Those that have a point which short tiles leave out `down`, `across` or along both axes.
+  Range with_left_out(bool down, bool across) const {
     return {across ? bounds[1] : 0, down ? bounds[2] : across ? bounds[3] : bounds[4]};
   }
+  Range with_point(int point) const { return with_left_out(point / kTile == kLeftOut, point % kTile == kLeftOut); }
 };
 
 // The tiles of a convolution in runs of equal length, image by image and row by row within each kind.

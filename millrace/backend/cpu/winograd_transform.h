@@ -85,24 +85,26 @@ struct ConstSquare {
   const Lanes& at(int row, int column) const { return data[row * row_stride + column * column_stride]; }
 };
 
-// A transform along both axes, from kIn values to kOut along each; `transform` is that of one axis, `store` gets each
-// result. All loops are written out: left as loops, every value would go through memory once more.
-template <int kInRows, int kInColumns, int kOutRows, int kOutColumns, typename Transform, typename Load, typename Store>
-[[gnu::always_inline]] inline void both_axes(const Transform& transform, const Load& load, const Store& store) {
+// A transform along both axes, `down` and then `across`; `store` gets each result. All loops are written out: left as
+// loops, every value would go through memory once more.
+template <int kInRows, int kInColumns, int kOutRows, int kOutColumns, typename Down, typename Across, typename Load,
+          typename Store>
+[[gnu::always_inline]] inline void both_axes(const Down& down, const Across& across, const Load& load,
+                                             const Store& store) {
   Lanes half[kOutRows][kInColumns];
 #pragma GCC unroll 8
   for (int column = 0; column < kInColumns; ++column) {
     Lanes from[kInRows], to[kOutRows];
 #pragma GCC unroll 8
     for (int row = 0; row < kInRows; ++row) from[row] = load(row, column);
-    transform(from, to);
+    down(from, to);
 #pragma GCC unroll 8
     for (int row = 0; row < kOutRows; ++row) half[row][column] = to[row];
   }
 #pragma GCC unroll 8
   for (int row = 0; row < kOutRows; ++row) {
     Lanes to[kOutColumns];
-    transform(half[row], to);
+    across(half[row], to);
 #pragma GCC unroll 8
     for (int column = 0; column < kOutColumns; ++column) store(row, column, to[column]);
   }
@@ -111,21 +113,24 @@ template <int kInRows, int kInColumns, int kOutRows, int kOutColumns, typename T
 // kRows, kColumns: points along each axis.
 template <int kRows, int kColumns>
 inline void input_2d(ConstSquare d, Square t) {
+  const auto transform = [](const auto& from, auto& to) { input_1d(from, to); };
   both_axes<kRows, kColumns, kRows, kColumns>(
-      [](const auto& from, auto& to) { input_1d(from, to); }, [&](int row, int column) { return d.at(row, column); },
+      transform, transform, [&](int row, int column) { return d.at(row, column); },
       [&](int row, int column, Lanes value) { t.at(place_of<kRows>(row), place_of<kColumns>(column)) = value; });
 }
 template <int kTapRows, int kTapColumns, int kRows, int kColumns>
 inline void filter_2d(ConstSquare g, Square t) {
+  const auto transform = [](const auto& from, auto& to) { filter_1d(from, to); };
   both_axes<kTapRows, kTapColumns, kRows, kColumns>(
-      [](const auto& from, auto& to) { filter_1d(from, to); }, [&](int row, int column) { return g.at(row, column); },
+      transform, transform, [&](int row, int column) { return g.at(row, column); },
       [&](int row, int column, Lanes value) { t.at(place_of<kRows>(row), place_of<kColumns>(column)) = value; });
 }
 template <int kOutRows, int kOutColumns, int kRows, int kColumns, typename Store>
 inline void output_2d(ConstSquare s, const Store& store) {
+  const auto transform = [](const auto& from, auto& to) { output_1d(from, to); };
   both_axes<kRows, kColumns, kOutRows, kOutColumns>(
-      [](const auto& from, auto& to) { output_1d(from, to); },
-      [&](int row, int column) { return s.at(place_of<kRows>(row), place_of<kColumns>(column)); }, store);
+      transform, transform, [&](int row, int column) { return s.at(place_of<kRows>(row), place_of<kColumns>(column)); },
+      store);
 }
 
 }  // namespace millrace::backend::cpu::winograd
