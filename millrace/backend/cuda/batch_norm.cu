@@ -2,6 +2,7 @@
 // more to normalise; backward reads x and dy for its sums - leaving the masked dy behind where the residual needs it
 // anyway - and once more for dx.
 #include <algorithm>
+#include <cstdint>
 
 #include "millrace/backend/cuda/channel_sums.cuh"
 #include "millrace/backend/cuda/kernels.h"
@@ -90,20 +91,47 @@ __global__ void __launch_bounds__(kThreads, 2)
                  });
 }
 
+// One number for each channel of a vector; zeros for padding.
+template <typename T>
+__device__ Floats<T> of_channels(const float* from, int64_t first, int64_t channels) {
+  constexpr int kSize = Vector<T>::kSize;
+  Floats<T> floats;
+  if (channels % kSize == 0) {  // then every vector is whole, and lies at a multiple of sixteen bytes
+#pragma unroll
+    for (int k = 0; k < kSize; k += 4) {
+      const float4 four = first < channels ? *reinterpret_cast<const float4*>(from + first + k) : float4{};
+      floats.at[k] = four.x, floats.at[k + 1] = four.y, floats.at[k + 2] = four.z, floats.at[k + 3] = four.w;
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) floats.at[k] = first + k < channels ? from[first + k] : 0;
+  }
+  return floats;
+}
+
 // y = factor x + offset, per channel.
+template <typename T>
 struct Affine {
-  float factor, offset;
+  Floats<T> factor, offset;
 };
 
 enum class Source { Saved, Running };
 
 template <Source kSource, typename T>
-__device__ Affine affine_of(const Operands<T>& o, int64_t c) {
-  if (c >= o.channels) return {0, 0};
-  const float mean = kSource == Source::Saved ? o.saved[c] : o.running_mean[c];
-  const float invstd = kSource == Source::Saved ? o.saved[o.channels + c] : rsqrtf(o.running_variance[c] + o.epsilon);
-  const float factor = o.scale[c] * invstd;
-  return {factor, o.shift[c] - mean * factor};
+__device__ Affine<T> affine_of(const Operands<T>& o, int64_t first) {
+  const Floats<T> scale = of_channels<T>(o.scale, first, o.channels),
+                  shift = of_channels<T>(o.shift, first, o.channels);
+  const Floats<T> mean = of_channels<T>(kSource == Source::Saved ? o.saved : o.running_mean, first, o.channels);
+  Floats<T> spread =
+      of_channels<T>(kSource == Source::Saved ? o.saved + o.channels : o.running_variance, first, o.channels);
+  Affine<T> affine;
+#pragma unroll
+  for (int k = 0; k < Vector<T>::kSize; ++k) {
+    if (kSource == Source::Running) spread.at[k] = rsqrtf(spread.at[k] + o.epsilon);
+    affine.factor.at[k] = scale.at[k] * spread.at[k];
+    affine.offset.at[k] = shift.at[k] - mean.at[k] * affine.factor.at[k];
+  }
+  return affine;
 }
 
 // A thread keeps one vector of channels and strides over pixels. `vectors`: of a pixel.
@@ -123,44 +151,71 @@ __global__ void __launch_bounds__(256) normalise(Operands<T> o, int vectors) {
   constexpr int kSize = Vector<T>::kSize;
   const Walk walk(vectors);
   if (walk.first >= o.pixels) return;
-  Affine affine[kSize];
-#pragma unroll
-  for (int k = 0; k < kSize; ++k) affine[k] = affine_of<kSource>(o, int64_t{walk.vector} * kSize + k);
-  for (int64_t pixel = walk.first; pixel < o.pixels; pixel += walk.stride) {
-    const int64_t at = pixel * o.stored + int64_t{walk.vector} * kSize;
-    Floats<T> x = load(o.x + at), residual;
-    if constexpr (kResidual) residual = load(o.residual + at);
+  const int64_t first = int64_t{walk.vector} * kSize;
+  const Affine<T> affine = affine_of<kSource>(o, first);
+  struct Raw {
+    Vector<T> x, residual;
+  };
+  const auto fetch = [&](int64_t pixel) {
+    Raw raw;
+    raw.x = load_raw(o.x + pixel * o.stored + first);
+    if constexpr (kResidual) raw.residual = load_raw(o.residual + pixel * o.stored + first);
+    return raw;
+  };
+  const auto put = [&](int64_t pixel, const Raw& raw) {
+    Floats<T> x = floats_of(raw.x), residual;
+    if constexpr (kResidual) residual = floats_of(raw.residual);
 #pragma unroll
     for (int k = 0; k < kSize; ++k) {
-      float y = affine[k].factor * x.at[k] + affine[k].offset;
+      float y = affine.factor.at[k] * x.at[k] + affine.offset.at[k];
       if constexpr (kResidual) y += residual.at[k];
       x.at[k] = kRelu ? relu(y) : y;
     }
-    store(o.y + at, x);
+    store(o.y + pixel * o.stored + first, x);
+  };
+  int64_t pixel = walk.first;
+  for (; pixel + walk.stride < o.pixels; pixel += 2 * walk.stride) {
+    const Raw one = fetch(pixel), two = fetch(pixel + walk.stride);
+    put(pixel, one);
+    put(pixel + walk.stride, two);
   }
+  if (pixel < o.pixels) put(pixel, fetch(pixel));
 }
 
-// dy in front of the ReLU. With a residual the sign is that of y, without it follows from x.
+// What dy in front of the ReLU follows from. With a residual the sign is that of y, without it follows from x.
 template <bool kResidual, bool kRelu, bool kSecond, typename T>
-__device__ Floats<T> masked(const Operands<T>& o, int64_t at, const Floats<T>& x,
-                            const Affine (&affine)[Vector<T>::kSize]) {
-  constexpr int kSize = Vector<T>::kSize;
-  Floats<T> dz = load(o.dy + at);
-  if constexpr (kSecond) {
-    const Floats<T> more = load(o.dy2 + at);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) dz.at[k] += more.at[k];
+struct Incoming {
+  Vector<T> x, dy, dy2, y;
+
+  __device__ static Incoming fetch(const Operands<T>& o, int64_t at) {
+    Incoming in;
+    in.x = load_raw(o.x + at);
+    in.dy = load_raw(o.dy + at);
+    if constexpr (kSecond) in.dy2 = load_raw(o.dy2 + at);
+    if constexpr (kRelu && kResidual) in.y = load_raw(o.y_read + at);
+    return in;
   }
-  if constexpr (kRelu && kResidual) {
-    const Floats<T> y = load(o.y_read + at);
+  __device__ Floats<T> masked(const Floats<T>& xs, const Affine<T>& affine) const {
+    constexpr int kSize = Vector<T>::kSize;
+    Floats<T> dz = floats_of(dy);
+    if constexpr (kSecond) {
+      const Floats<T> more = floats_of(dy2);
 #pragma unroll
-    for (int k = 0; k < kSize; ++k) dz.at[k] = y.at[k] > 0 ? dz.at[k] : 0;
-  } else if constexpr (kRelu) {
+      for (int k = 0; k < kSize; ++k) dz.at[k] += more.at[k];
+    }
+    if constexpr (kRelu && kResidual) {
+      const Floats<T> ys = floats_of(y);
 #pragma unroll
-    for (int k = 0; k < kSize; ++k) dz.at[k] = affine[k].factor * x.at[k] + affine[k].offset > 0 ? dz.at[k] : 0;
+      for (int k = 0; k < kSize; ++k) dz.at[k] = ys.at[k] > 0 ? dz.at[k] : 0;
+    } else if constexpr (kRelu) {
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) {
+        dz.at[k] = affine.factor.at[k] * xs.at[k] + affine.offset.at[k] > 0 ? dz.at[k] : 0;
+      }
+    }
+    return dz;
   }
-  return dz;
-}
+};
 
 // What is left behind on the way: the masked dy of a residual, or y once more.
 enum class Leaves { Nothing, Masked, Output };
@@ -174,21 +229,18 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t samples = context->rows * o.area;
   float scale_sum[kSize] = {}, shift_sum[kSize] = {};
   if (first < o.stored) {
-    Affine affine[kSize];
-    float mean[kSize];
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) {
-      affine[k] = affine_of<Source::Saved>(o, first + k);
-      mean[k] = first + k < o.channels ? o.saved[first + k] : 0;
-    }
-    const int64_t stride = int64_t{gridDim.x} * rows;
-    auto visit = [&](int64_t pixel) {
+    const Affine<T> affine = affine_of<Source::Saved>(o, first);
+    const Floats<T> mean = of_channels<T>(o.saved, first, o.channels);
+    const int stride = static_cast<int>(gridDim.x) * rows, last = static_cast<int>(samples) - 1;
+    using In = Incoming<kResidual, kRelu, kSecond, T>;
+    const auto fetch = [&](int pixel) { return In::fetch(o, pixel * o.stored + first); };
+    const auto visit = [&](int pixel, const In& in) {
       const int64_t at = pixel * o.stored + first;
-      const Floats<T> x = load(o.x + at);
-      Floats<T> dz = masked<kResidual, kRelu, kSecond>(o, at, x, affine);
+      const Floats<T> x = floats_of(in.x);
+      const Floats<T> dz = in.masked(x, affine);
 #pragma unroll
       for (int k = 0; k < kSize; ++k) {
-        scale_sum[k] += dz.at[k] * (x.at[k] - mean[k]);
+        scale_sum[k] += dz.at[k] * (x.at[k] - mean.at[k]);
         shift_sum[k] += dz.at[k];
       }
       if constexpr (kLeaves == Leaves::Masked) store(o.dresidual + at, dz);
@@ -196,20 +248,28 @@ __global__ void __launch_bounds__(kThreads, 2)
         Floats<T> y;
 #pragma unroll
         for (int k = 0; k < kSize; ++k) {
-          const float value = affine[k].factor * x.at[k] + affine[k].offset;
+          const float value = affine.factor.at[k] * x.at[k] + affine.offset.at[k];
           y.at[k] = kRelu ? relu(value) : value;
         }
         store(o.y + at, y);
       }
     };
     // From the end: the kernel before has just written it, and the one that follows begins at the start.
-    int64_t pixel = int64_t{blockIdx.x} * rows + row;
+    int pixel = last - static_cast<int>(blockIdx.x) * rows - row;
+    if constexpr (!kResidual) {  // with one there are loads enough under way, and no registers left
 #pragma unroll 1
-    for (; pixel < samples; pixel += stride) visit(samples - 1 - pixel);
+      for (; pixel >= stride; pixel -= 2 * stride) {
+        const In one = fetch(pixel), two = fetch(pixel - stride);
+        visit(pixel, one);
+        visit(pixel - stride, two);
+      }
+    }
+#pragma unroll 1
+    for (; pixel >= 0; pixel -= stride) visit(pixel, fetch(pixel));
     if constexpr (kLeaves != Leaves::Nothing) {  // padding gets no gradient
       T* left = kLeaves == Leaves::Masked ? o.dresidual : o.y;
-      for (pixel = samples + int64_t{blockIdx.x} * rows + row; pixel < o.pixels; pixel += stride) {
-        store(left + pixel * o.stored + first, Floats<T>{});
+      for (int64_t rest = samples + int64_t{blockIdx.x} * rows + row; rest < o.pixels; rest += stride) {
+        store(left + rest * o.stored + first, Floats<T>{});
       }
     }
   }
@@ -228,30 +288,42 @@ __global__ void __launch_bounds__(256) input_gradient(Operands<T> o, int vectors
   const Walk walk(vectors);
   if (walk.first >= o.pixels) return;
   const int64_t samples = context->rows * o.area;
-  Affine affine[kSize];
-  float slope[kSize], constant[kSize];
-#pragma unroll
-  for (int k = 0; k < kSize; ++k) {
-    const int64_t c = int64_t{walk.vector} * kSize + k;
-    affine[k] = affine_of<Source::Saved>(o, c);
-    slope[k] = constant[k] = 0;
-    if (c >= o.channels || samples == 0) continue;
+  const int64_t first = int64_t{walk.vector} * kSize;
+  const Affine<T> affine = affine_of<Source::Saved>(o, first);
+  Floats<T> slope{}, constant{};
+  if (samples > 0) {
+    const Floats<T> mean = of_channels<T>(o.saved, first, o.channels);
+    const Floats<T> spread = of_channels<T>(o.saved + o.channels, first, o.channels);
+    const Floats<T> dscale = of_channels<T>(o.dsums, first, o.channels);
+    const Floats<T> dshift = of_channels<T>(o.dsums + o.channels, first, o.channels);
     const float inverse = 1.0f / static_cast<float>(samples);
-    slope[k] = -affine[k].factor * o.saved[o.channels + c] * o.dsums[c] * inverse;
-    constant[k] = -affine[k].factor * o.dsums[o.channels + c] * inverse - slope[k] * o.saved[c];
-  }
-  for (int64_t pixel = walk.first; pixel < o.pixels; pixel += walk.stride) {
-    const int64_t at = pixel * o.stored + int64_t{walk.vector} * kSize;
-    Floats<T> dx{};
-    if (pixel < samples) {
-      const Floats<T> x = load(o.x + at);
-      // The sums left dz behind where there is a residual.
-      const Floats<T> dz = masked<kResidual, kRelu, false>(o, at, x, affine);
 #pragma unroll
-      for (int k = 0; k < kSize; ++k) dx.at[k] = affine[k].factor * dz.at[k] + slope[k] * x.at[k] + constant[k];
+    for (int k = 0; k < kSize; ++k) {
+      slope.at[k] = -affine.factor.at[k] * spread.at[k] * dscale.at[k] * inverse;
+      constant.at[k] = -affine.factor.at[k] * dshift.at[k] * inverse - slope.at[k] * mean.at[k];
     }
-    store(o.dx + at, dx);
   }
+  // The sums left dz behind where there is a residual.
+  using In = Incoming<kResidual, kRelu, false, T>;
+  const auto fetch = [&](int64_t pixel) { return In::fetch(o, pixel * o.stored + first); };
+  const auto put = [&](int64_t pixel, const In& in) {
+    const Floats<T> x = floats_of(in.x);
+    const Floats<T> dz = in.masked(x, affine);
+    Floats<T> dx;
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) {
+      dx.at[k] = affine.factor.at[k] * dz.at[k] + slope.at[k] * x.at[k] + constant.at[k];
+    }
+    store(o.dx + pixel * o.stored + first, dx);
+  };
+  int64_t pixel = walk.first;
+  for (; pixel + walk.stride < samples; pixel += 2 * walk.stride) {
+    const In one = fetch(pixel), two = fetch(pixel + walk.stride);
+    put(pixel, one);
+    put(pixel + walk.stride, two);
+  }
+  for (; pixel < samples; pixel += walk.stride) put(pixel, fetch(pixel));
+  for (; pixel < o.pixels; pixel += walk.stride) store(o.dx + pixel * o.stored + first, Floats<T>{});
 }
 
 __global__ void copy_sums(const float* dsums, float* dscale, float* dshift, int channels, int stored) {
@@ -263,7 +335,7 @@ __global__ void copy_sums(const float* dsums, float* dscale, float* dshift, int 
 
 // Blocks so that the threads are a whole number of pixels: the stride of a walk then keeps its channels.
 int walk_blocks(const Device& device, int64_t pixels, int vectors) {
-  int64_t blocks = grid_for(device, pixels * vectors, 256, 16);
+  int64_t blocks = grid_for(device, pixels * vectors, 256);
   // 256 blocks' threads are whole pixels if the vectors divide 256 times the blocks.
   int64_t multiple = 1;
   while (multiple * 256 % vectors != 0) ++multiple;
@@ -274,6 +346,7 @@ template <typename T>
 Operands<T> geometry(const NodeView& view) {
   const Image x(view.read(0));
   const auto& attrs = view.attrs<BatchNormAttrs>();
+  if (x.pixels() > INT32_MAX / 2) refuse_shape(view, "too many pixels to be counted");
   Operands<T> o{};
   o.pixels = x.pixels();
   o.area = x.h * x.w;

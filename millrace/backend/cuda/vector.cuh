@@ -41,13 +41,23 @@ struct Floats {
   float at[Vector<T>::kSize];
 };
 
+// As it lies: several loads may be under way before the first is used, in few registers.
 template <typename T>
-__device__ inline Floats<T> load(const T* from) {
-  const Vector<T> vector = *reinterpret_cast<const Vector<T>*>(from);
+__device__ inline Vector<T> load_raw(const T* from) {
+  return *reinterpret_cast<const Vector<T>*>(from);
+}
+
+template <typename T>
+__device__ inline Floats<T> floats_of(const Vector<T>& vector) {
   Floats<T> floats;
 #pragma unroll
   for (int i = 0; i < Vector<T>::kSize; ++i) floats.at[i] = to_float(vector.at[i]);
   return floats;
+}
+
+template <typename T>
+__device__ inline Floats<T> load(const T* from) {
+  return floats_of(load_raw(from));
 }
 
 template <typename T>
