@@ -23,6 +23,8 @@ struct StepContext {
   int64_t update = 0;          // that is made, from the start of training on
   float learning_rate = 0;
   bool again = false;  // forward is run once more for its values: what it counts besides stays as it is
+
+  bool operator==(const StepContext&) const = default;
 };
 
 // Where a kernel's operands lie: at multiples of 256 bytes.
@@ -110,6 +112,24 @@ class Backend : public Memory {
     copy(device, host, bytes(graph, program, buffer));
   }
 
+  // Bytes as the device keeps them, in the order of the tasks.
+  virtual void put(void* device, const void* host, size_t bytes) { copy(device, host, bytes); }
+
+  // What put_input() or put() is given next from `host`: a device that computes beside the host begins to bring it into
+  // `landing`, as many bytes of its own memory, and nobody waits for it. The host's memory must stay as it is until
+  // await_brought() has returned.
+  virtual bool brings() const { return false; }
+  virtual void bring(const void* /*host*/, size_t /*bytes*/, void* /*landing*/) {}
+  virtual void await_brought() {}
+  virtual double brought_late_s() { return 0; }  // that tasks were kept waiting for it, as far as is known
+
+  // Bytes of the device, in the order of the tasks, and zeros in their place; they are there once the tasks that were
+  // called before were waited for. `host` is pinned.
+  virtual void take(void* host, void* device, size_t bytes) {
+    copy(host, device, bytes);
+    zero(device, bytes);
+  }
+
   // Host memory that inputs come from again and again: a device may shorten its way there, until unpin().
   virtual void pin(std::span<std::byte> /*host*/) {}
   virtual void unpin(std::span<std::byte> /*host*/) {}
@@ -118,12 +138,14 @@ class Backend : public Memory {
   // returns when all are done.
   virtual void begin(const StepContext& /*context*/) {}
   virtual void wait() {}
+  virtual bool idle() { return true; }  // whether all that was called is done
 
-  // Points in the order of the tasks, and the time between two of them once both were passed.
+  // Points in the order of the tasks, and the time between two of them once both were passed (wait_for).
   virtual void mark(size_t index) {
     if (index >= marks_.size()) marks_.resize(index + 1);
     marks_[index] = std::chrono::steady_clock::now();
   }
+  virtual void wait_for(size_t /*mark*/) {}
   virtual double seconds_between(size_t first, size_t second) {
     return std::chrono::duration<double>(marks_[second] - marks_[first]).count();
   }
@@ -133,7 +155,7 @@ class Backend : public Memory {
   virtual void end_range() {}
 
   // Tasks that are always run in one order may be recorded as one, where the device can: what is called between
-  // begin_recording() and end_recording() is not run but kept.
+  // begin_recording() and end_recording() is not run but kept; null: something disturbed it, and nothing was kept.
   virtual bool records() const { return false; }
   virtual void begin_recording() {}
   virtual std::shared_ptr<const void> end_recording() { return nullptr; }
@@ -169,6 +191,8 @@ class Outlet {
                         const void* device, std::span<float> plain) {
     backend_.download(graph, program, buffer, device, plain);
   }
+  // Bytes as the device keeps them; `host` is pinned.
+  virtual void fetch(void* host, const void* device, size_t bytes) { backend_.copy(host, device, bytes); }
   // What the copies before the last follow() kept tasks waiting, beyond the time of their calls; after a download.
   virtual double copy_s() { return 0; }
 

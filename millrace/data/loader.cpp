@@ -92,11 +92,18 @@ const Batch& Loader::next() {
   return slot_of(wanted).batch;
 }
 
-std::vector<std::span<std::byte>> Loader::feature_buffers() {
+const Batch* Loader::peek() {
+  if (fixed_) return &slots_[0].batch;
+  const std::lock_guard lock(mutex_);
+  return filled_ > taken_ ? &slot_of(taken_).batch : nullptr;
+}
+
+std::vector<std::span<std::byte>> Loader::buffers() {
   std::vector<std::span<std::byte>> buffers;
   for (Slot& slot : slots_) {
     if (!slot.features.empty()) buffers.emplace_back(slot.features);
     if (!slot.shortened.empty()) buffers.emplace_back(slot.shortened);
+    if (!slot.labels.empty()) buffers.push_back(std::as_writable_bytes(std::span(slot.labels)));
   }
   return buffers;
 }

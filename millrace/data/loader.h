@@ -85,8 +85,11 @@ class Loader {
   // The next batch, epoch after epoch; valid until next() is called again. Rethrows what went wrong while filling it.
   const Batch& next();
 
-  // The memory that features of all batches come in.
-  std::vector<std::span<std::byte>> feature_buffers();
+  // The batch after it, if it is there already; null: not yet, or there is none.
+  const Batch* peek();
+
+  // The memory that all batches come in.
+  std::vector<std::span<std::byte>> buffers();
 
   // Time that next() had to wait for data, in all.
   double waited_s() const { return waited_s_; }

@@ -59,9 +59,24 @@ bool needs_loader(const data::Dataset& dataset, const Plan& plan, int stage, con
   return !dataset.one_fixed_batch() || options.ranges.size() > 1;
 }
 
+LandingBytes landing_bytes(const data::Dataset& dataset, bool features, bool labels, int64_t rows) {
+  LandingBytes bytes;
+  if (features) {
+    bytes.features = static_cast<int64_t>(landing_piece(static_cast<size_t>(dataset.feature_bytes()), rows));
+  }
+  if (labels) {
+    const auto row = static_cast<size_t>(dataset.label_elements()) * sizeof(int32_t);
+    bytes.labels = static_cast<int64_t>(landing_piece(row, rows));
+  }
+  return bytes;
+}
+
 int64_t loading_bytes(const job::Job& job, const data::Dataset& dataset, const Plan& plan, int stage, int replica) {
   const data::LoaderOptions options = loader_options(job, plan, stage, replica);
-  if (job.device == job::Device::Cuda) return 0;
+  if (job.device == job::Device::Cuda) {  // what lies in the host's memory is no matter of the GPU's
+    if (!needs_loader(dataset, plan, stage, options)) return 0;
+    return landing_bytes(dataset, options.features, options.labels, plan.rows(stage, replica).size()).all();
+  }
   int64_t bytes = needs_loader(dataset, plan, stage, options) ? data::Loader::buffer_bytes(dataset, options) : 0;
   // Samples of the test split have the training split's shape.
   if (job.data.has_test()) {

@@ -20,7 +20,18 @@ data::LoaderOptions evaluation_options(const job::Job& job, const Plan& plan, in
 // stays where it is read.
 bool needs_loader(const data::Dataset& dataset, const Plan& plan, int stage, const data::LoaderOptions& options);
 
-// What loading takes of the memory a stage is planned in. Nothing of a GPU's: batches wait on the host.
+// What a GPU sets aside for a micro-batch on its way to it, while it computes another; batches wait on the host.
+struct LandingBytes {
+  int64_t features = 0, labels = 0;
+  int64_t all() const { return features + labels; }
+};
+LandingBytes landing_bytes(const data::Dataset& dataset, bool features, bool labels, int64_t rows);
+constexpr size_t landing_piece(size_t row_bytes, int64_t rows) {
+  constexpr size_t kAlign = 256;
+  return (row_bytes * static_cast<size_t>(rows) + kAlign - 1) / kAlign * kAlign;
+}
+
+// What loading takes of the memory a stage is planned in.
 int64_t loading_bytes(const job::Job& job, const data::Dataset& dataset, const Plan& plan, int stage, int replica);
 
 }  // namespace millrace::plan

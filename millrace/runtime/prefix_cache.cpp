@@ -87,17 +87,24 @@ std::string PrefixPath::refusal(const PrefixCache& cache, const Session& session
       cache.num_samples, static_cast<double>(bytes) / kGiB, static_cast<double>(cache.budget_bytes) / kGiB);
 }
 
-std::unique_ptr<PrefixPath> PrefixPath::make(std::shared_ptr<const PrefixCache> cache, Session& session, bool loads) {
+std::unique_ptr<PrefixPath> PrefixPath::make(std::shared_ptr<const PrefixCache> cache, Session& session,
+                                             backend::Backend& backend, bool loads) {
   if (!cache || !loads || !refusal(*cache, session).empty()) return nullptr;
-  return std::unique_ptr<PrefixPath>(new PrefixPath(std::move(cache), session));
+  return std::unique_ptr<PrefixPath>(new PrefixPath(std::move(cache), session, backend));
 }
 
-PrefixPath::PrefixPath(std::shared_ptr<const PrefixCache> cache, Session& session)
-    : cache_(std::move(cache)), session_(session), made_(*session.prefix_end(cache_->made.layers)) {
+PrefixPath::PrefixPath(std::shared_ptr<const PrefixCache> cache, Session& session, backend::Backend& backend)
+    : cache_(std::move(cache)), session_(session), backend_(backend), made_(*session.prefix_end(cache_->made.layers)) {
   if (cache_->known) known_ = session.prefix_end(cache_->known->layers);
   const size_t made_bytes = session.prefix_row_bytes(made_);
   const size_t known_bytes = known_ ? session.prefix_row_bytes(*known_) : 0;
-  rows_.resize(made_bytes * static_cast<size_t>(session.graph().batch()));
+  if (backend.on_host()) {
+    rows_.resize(made_bytes * static_cast<size_t>(session.graph().batch()));
+  } else {
+    keeper_ = std::make_unique<PrefixKeeper>(
+        backend, made_bytes, session.graph().batch(),
+        [this](int64_t sample, std::span<const std::byte> row) { cache_->cache->put(cache_->made, sample, 0, row); });
+  }
   shortcut_.row_bytes = std::max(made_bytes, known_bytes);
   shortcut_.with_features = made_.reads_input;
   shortcut_.which = [this](int64_t epoch) {
@@ -148,18 +155,28 @@ void PrefixPath::forward(const data::Batch& batch, std::span<const int64_t> samp
   }
   const graph::PrefixEnd* known = batch.shortcut > 0 ? &*known_ : nullptr;
   (known ? rows_fetched_ : rows_computed_) += count;
+  // A device runs its tasks later than they are called: it is waited for now and then, to see what computing takes.
+  const int64_t number = known ? -1 : num_computed_++;
+  const bool measures = backend_.on_host() || (!known && (number < kMeasureFirst || number % kMeasureEvery == 0));
+  if (measures) backend_.wait();
   const double begin = now_s();
   session_.forward(place, context, known, &made_, [&] {
-    const double made_at = now_s();
-    if (!known) gate_.computed(made_at - begin, count);
-    if (!stores_) return;
-    const size_t bytes = rows_.size() / static_cast<size_t>(session_.graph().batch());
-    session_.take_prefix(made_, place.slot, rows_.data());
-    for (size_t i = 0; i < samples.size(); ++i) {
-      cache_->cache->put(cache_->made, samples[i], 0, std::span<const std::byte>(rows_).subspan(i * bytes, bytes));
-    }
-    gate_.stored(now_s() - made_at);
+    if (measures) backend_.wait();
+    if (measures && !known) gate_.computed(now_s() - begin, count);
+    if (stores_) gate_.stored(store(samples, place.slot));
   });
+}
+
+// Returns the seconds that computing was held up.
+double PrefixPath::store(std::span<const int64_t> samples, int slot) {
+  if (keeper_) return keeper_->keep(session_.prefix_memory(made_, slot), samples);
+  const double begin = now_s();
+  session_.take_prefix(made_, slot, rows_.data());
+  const size_t bytes = rows_.size() / static_cast<size_t>(session_.graph().batch());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    cache_->cache->put(cache_->made, samples[i], 0, std::span<const std::byte>(rows_).subspan(i * bytes, bytes));
+  }
+  return now_s() - begin;
 }
 
 }  // namespace millrace::runtime

@@ -18,6 +18,7 @@
 #include "millrace/cache/cache_gate.h"
 #include "millrace/data/loader.h"
 #include "millrace/job/job.h"
+#include "millrace/runtime/prefix_keeper.h"
 #include "millrace/runtime/session.h"
 
 namespace millrace::runtime {
@@ -75,7 +76,8 @@ class PrefixPath {
   // Why a stage that reads the data has none, in words; empty: it has one.
   static std::string refusal(const PrefixCache& cache, const Session& session);
   // Nothing where there is no cache, the stage does not read the data, or it is refused.
-  static std::unique_ptr<PrefixPath> make(std::shared_ptr<const PrefixCache> cache, Session& session, bool loads);
+  static std::unique_ptr<PrefixPath> make(std::shared_ptr<const PrefixCache> cache, Session& session,
+                                          backend::Backend& backend, bool loads);
 
   const data::Shortcut& shortcut() const { return shortcut_; }
   // When the training before has ended and before the loader begins: the epoch of the first batch, and that of the last
@@ -90,21 +92,30 @@ class PrefixPath {
   void forward(const data::Batch& batch, std::span<const int64_t> samples, const Session::Place& place,
                const backend::StepContext& context);
 
+  // Returns when all that is to be kept is.
+  void finish() {
+    if (keeper_) keeper_->finish();
+  }
+
   int64_t rows_fetched() const { return rows_fetched_; }
   int64_t rows_computed() const { return rows_computed_; }
   double lost_s() const { return gate_.lost_s(); }
+  size_t device_bytes() const { return keeper_ ? keeper_->device_bytes() : 0; }
   // Whether fetching pays, and why; while nobody trains.
   std::string verdict() const { return gate_.verdict(); }
 
  private:
-  PrefixPath(std::shared_ptr<const PrefixCache> cache, Session& session);
+  PrefixPath(std::shared_ptr<const PrefixCache> cache, Session& session, backend::Backend& backend);
+  double store(std::span<const int64_t> samples, int slot);
 
   const std::shared_ptr<const PrefixCache> cache_;
   Session& session_;
+  backend::Backend& backend_;
   std::optional<graph::PrefixEnd> known_;
   graph::PrefixEnd made_;
   data::Shortcut shortcut_;
-  std::vector<std::byte> rows_;           // of a micro-batch
+  std::vector<std::byte> rows_;           // of a micro-batch, where the host computes
+  std::unique_ptr<PrefixKeeper> keeper_;  // where a device does
   std::atomic<int64_t> known_epoch_{-1};  // in which the older output is there for all samples
   int64_t last_epoch_ = 0;
   cache::CacheGate gate_{0};
@@ -112,6 +123,8 @@ class PrefixPath {
   bool stores_ = true;    // what the batch makes
   bool is_first_ = true;  // batch of a loader: whatever it loads, it is waited for
   double put_s_ = 0;
+  static constexpr int64_t kMeasureFirst = 9, kMeasureEvery = 16;  // batches, on a device
+  int64_t num_computed_ = 0;
   int64_t rows_fetched_ = 0, rows_computed_ = 0;
 };
 

@@ -41,6 +41,7 @@ Session::Session(const graph::Graph& graph, backend::Backend& backend, const Ses
   if (evaluate_) bind(*evaluate_, 1);
   bind_buckets();
   find_stretches();
+  backend_.pin(std::as_writable_bytes(std::span(landed_)));
   runs_again_ = memory::between(options_.copies, options_.recompute) == memory::Between::Again;
   for (size_t i = 0; i < train_.program.nodes.size(); ++i) {
     node_times_.push_back({&train_.program.nodes[i], train_.kernels[i].algorithm, 0, train_.kernels[i].scratch_bytes});
@@ -48,6 +49,7 @@ Session::Session(const graph::Graph& graph, backend::Backend& backend, const Ses
 }
 
 Session::~Session() {
+  backend_.unpin(std::as_writable_bytes(std::span(landed_)));
   if (memory_block_) backend_.release(memory_block_, layout_->bytes());
 }
 
@@ -321,7 +323,7 @@ void Session::run(const Prepared& prepared, size_t begin, size_t end, const Plac
 
 void Session::run_timed(const Prepared& prepared, size_t begin, size_t end, const Place& place,
                         const StepContext& context) {
-  constexpr size_t kFirst = 4096;  // a worker has marks of its own before
+  constexpr size_t kFirst = 16384;  // a worker has marks of its own before
   for (size_t i = begin; i < end; ++i) {
     backend_.mark(kFirst + i - begin);
     if (prepared.has_task(i)) task(prepared, i, place)(context);
@@ -340,6 +342,17 @@ void Session::run_timed(const Prepared& prepared, size_t begin, size_t end, cons
   }
 }
 
+std::shared_ptr<const void> Session::record(const std::function<void()>& run_tasks) {
+  backend_.begin_recording();
+  try {
+    run_tasks();
+  } catch (const std::exception&) {
+    if (backend_.end_recording()) throw;  // otherwise it failed because the recording was disturbed
+    return nullptr;
+  }
+  return backend_.end_recording();
+}
+
 void Session::run_recorded(const Prepared& prepared, size_t begin, size_t end, const Place& place,
                            const StepContext& context) {
   auto run_tasks = [&] {
@@ -353,11 +366,8 @@ void Session::run_recorded(const Prepared& prepared, size_t begin, size_t end, c
         known.gradient_slot != place.gradient_slot || known.version != version || known.updated != updated) {
       continue;
     }
-    if (!known.tasks) {
-      backend_.begin_recording();
-      run_tasks();
-      known.tasks = backend_.end_recording();
-    }
+    if (!known.tasks) known.tasks = record(run_tasks);
+    if (!known.tasks) return run_tasks();  // and the next time is as good
     return backend_.play(known.tasks.get());
   }
   run_tasks();
@@ -369,8 +379,7 @@ void Session::forward(const Place& place, const StepContext& context) {
 }
 
 void Session::put_prefix(const graph::PrefixEnd& end, int slot, const std::byte* rows) {
-  backend_.wait();  // its memory may be in use by what was called before
-  backend_.copy(address(0, end.output, {slot, 0, 0}), rows, train_.buffer_bytes[end.output]);
+  backend_.put(address(0, end.output, {slot, 0, 0}), rows, train_.buffer_bytes[end.output]);
 }
 
 void Session::take_prefix(const graph::PrefixEnd& end, int slot, std::byte* rows) const {
@@ -412,10 +421,17 @@ void Session::read_logits(int slot, std::vector<float>& logits) const {
 }
 
 Metrics Session::take_metrics() {
-  if (!metrics_) return {};
-  std::array<double, graph::kNumMetrics> values{};
-  backend_.copy(values.data(), metrics_, sizeof values);
-  backend_.zero(metrics_, sizeof values);
+  send_metrics(0);
+  backend_.wait();
+  return landed_metrics(0);
+}
+
+void Session::send_metrics(size_t place) {
+  if (metrics_) backend_.take(landed_[place].data(), metrics_, sizeof landed_[place]);
+}
+
+Metrics Session::landed_metrics(size_t place) const {
+  const auto& values = landed_[place];
   return {values[graph::kLossSum], values[graph::kTop1], values[graph::kTop5], values[graph::kRows], {}};
 }
 

@@ -161,6 +161,9 @@ class Session {
   }
   void put_prefix(const graph::PrefixEnd& end, int slot, const std::byte* rows);
   void take_prefix(const graph::PrefixEnd& end, int slot, std::byte* rows) const;
+  const std::byte* prefix_memory(const graph::PrefixEnd& end, int slot) const {
+    return static_cast<const std::byte*>(address(0, end.output, {slot, 0, 0}));
+  }
   // All of it, or up to a bucket's end. `after(pass)` is called after each stretch of nodes of one pass.
   template <typename After>
   void backward(int bucket, const Place& place, const backend::StepContext& context, After&& after) {
@@ -202,6 +205,9 @@ class Session {
   std::span<float> tied_gradient(graph::ParamId param) const;
   void evaluate(int slot, int64_t rows);
   Metrics take_metrics();
+  // The same in two parts, for a device that is not waited for in between: there are two places for what is on its way.
+  void send_metrics(size_t place);
+  Metrics landed_metrics(size_t place) const;
   // Of all rows of what was evaluated last.
   void read_logits(int slot, std::vector<float>& logits) const;
   int64_t updates() const { return updates_; }
@@ -295,6 +301,7 @@ class Session {
                  const backend::StepContext& context);
   void run_recorded(const Prepared& prepared, size_t begin, size_t end, const Place& place,
                     const backend::StepContext& context);
+  std::shared_ptr<const void> record(const std::function<void()>& run_tasks);
   const backend::Task& task(const Prepared& prepared, size_t node, const Place& place) const;
 
   graph::Graph graph_;
@@ -309,6 +316,7 @@ class Session {
   std::vector<Stretch> stretches_;
   std::span<float> statistics_;
   double* metrics_ = nullptr;
+  alignas(64) std::array<std::array<double, graph::kNumMetrics>, 2> landed_{};
   int64_t updates_ = 0;
   int64_t updates_before_ = 0;  // of the training that the loaded state comes from
   bool remakes_blocks_ = false;

@@ -264,13 +264,15 @@ void Training::train(Worker& worker, const comm::Order& order, size_t number, co
   const Pipeline& pipeline = facts_.plan.pipeline;
   if (!pipeline.synchronous()) {
     const int64_t steps = std::min(longest_list(pipeline), facts_.total_steps - order.at);
-    return worker.train(schedule_for(steps), order.at, events, limit);
+    worker.train(schedule_for(steps), order.at, events, limit);
+    return worker.finish_storing();
   }
   const schedule::Schedule& list = schedule_for(1);
   comm::OrderBook::Limit allowed{order.at, false};
   for (int64_t step = order.at;; ++step) {
+    if (step >= allowed.step) worker.settle();  // what may follow can depend on what is told of the last step
     while (step >= allowed.step && !allowed.is_end) allowed = limit(allowed.step);
-    if (step >= allowed.step) return;
+    if (step >= allowed.step) return worker.finish_storing();
     worker.train(list, step, events);
   }
 }

@@ -69,7 +69,7 @@ void Worker::store(state::State& state) const {
 }
 
 double Worker::data_wait_s() const {
-  double seconds = 0;
+  double seconds = backend_.brought_late_s();
   for (const Stage& stage : stages_) seconds += stage.loader ? stage.loader->waited_s() : 0;
   return seconds;
 }
@@ -118,50 +118,14 @@ Worker::List& Worker::bind(const schedule::Schedule& schedule) {
   return lists_.emplace_back(std::move(list));
 }
 
-// A device of its own is waited for once a step where nobody else waits for this worker, and after each pass where
-// somebody does.
-bool Worker::waits_once_a_step() const {
-  const Pipeline& pipeline = facts_.plan.pipeline;
-  return !backend_.on_host() && pipeline.num_workers == 1 && pipeline.synchronous();
-}
-
-void Worker::after_compute() {
-  if (!waits_once_a_step()) backend_.wait();
-}
-
 template <typename Body>
 void Worker::timed(Activity activity, const Stage& stage, int64_t microbatch, Body&& body) {
   backend_.begin_range(name_of(activity));
-  const bool later = is_compute(activity) && !evaluating_ && waits_once_a_step();  // evaluation waits by itself
+  const bool later = is_compute(activity) && !evaluating_ && flies();  // evaluation waits by itself
   const int64_t begin = later ? mark() : Timeline::now_ns();
   body();
   keep({begin, later ? mark() : Timeline::now_ns(), microbatch, stage.stage, activity}, later);
   backend_.end_range();
-}
-
-// A point in the device's own order of things; its time is known when the device was waited for.
-int64_t Worker::mark() {
-  backend_.mark(static_cast<size_t>(marks_));
-  return marks_++;
-}
-
-void Worker::keep(const Span& span, bool later) {
-  if (later) {
-    marked_.push_back(span);
-    return;
-  }
-  timeline_.keep(span);
-  if (!evaluating_) timeline_.sum(span);
-}
-
-void Worker::resolve_marks(int64_t list_began_ns) {
-  auto at_ns = [&](int64_t at) {
-    return list_began_ns + std::llround(backend_.seconds_between(0, static_cast<size_t>(at)) * 1e9);
-  };
-  for (const Span& span : marked_) {
-    keep({at_ns(span.begin_ns), at_ns(span.end_ns), span.microbatch, span.stage, span.activity}, false);
-  }
-  marked_.clear();
 }
 
 int64_t Worker::step_of(int microbatch) const {
@@ -244,8 +208,7 @@ void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const
     if (first_step == facts_.time_nodes_from) stage.session->time_nodes(true);
   }
   const int64_t begin = Timeline::now_ns();
-  marks_ = 0;
-  if (waits_once_a_step()) mark();
+  if (flies()) take_off(begin);
   if (facts_.job.parallel.static_scheduling) {
     for (const Bound& action : list.actions) {
       if (may_run(action)) run(action);
@@ -254,13 +217,8 @@ void Worker::train(const schedule::Schedule& schedule, int64_t first_step, const
     run_as_ready(list);
   }
   finish_messages();
-  for (Stage& stage : stages_) {
-    if (stage.metrics_of >= 0) tell_metrics(stage, std::exchange(stage.metrics_of, -1));
-  }
-  if (!marked_.empty()) {
-    backend_.wait();
-    resolve_marks(begin);
-  }
+  for (Stage& stage : stages_) bring_next(stage);
+  if (flies()) fly();
   train_s_ += static_cast<double>(Timeline::now_ns() - begin) * 1e-9;
 }
 
@@ -336,6 +294,13 @@ void Worker::finish_messages() {
   }
 }
 
+// Of the rows that a stage loads of a batch, a micro-batch has those of one part.
+int Worker::part_of(const Stage& stage, int microbatch) const {
+  const Pipeline& pipeline = facts_.plan.pipeline;
+  if (evaluating_ || !pipeline.synchronous()) return 0;
+  return local_index(pipeline, stage.stage, microbatch % pipeline.microbatches);
+}
+
 void Worker::take_data(Stage& stage, int microbatch, int slot) {
   data::Loader* loader = evaluating_ ? stage.test_loader.get() : stage.loader.get();
   if (!loader) return;
@@ -344,19 +309,44 @@ void Worker::take_data(Stage& stage, int microbatch, int slot) {
   const bool shortened = stage.prefix && !evaluating_;
   if (number != stage.batch_number) {
     const double waited_s = loader->waited_s();
+    backend_.await_brought();  // the memory of the batch before is given up
     stage.batch = &loader->next();
     stage.batch_number = number;
-    if (shortened) stage.prefix->take(*stage.batch, loader->waited_s() - waited_s, expected_run_s());
+    const double late_s = backend_.brought_late_s() - std::exchange(stage.brought_late_s, backend_.brought_late_s());
+    if (shortened) stage.prefix->take(*stage.batch, loader->waited_s() - waited_s + late_s, expected_run_s());
   }
-  const Pipeline& pipeline = facts_.plan.pipeline;
-  const bool in_parts = !evaluating_ && pipeline.synchronous();
-  const int part = in_parts ? local_index(pipeline, stage.stage, microbatch % pipeline.microbatches) : 0;
-  const auto row = static_cast<size_t>(part * stage.rows.size());
+  stage.part = part_of(stage, microbatch);
+  const auto row = static_cast<size_t>(stage.part * stage.rows.size());
   const bool is_known = shortened && stage.batch->shortcut > 0;
   if (is_known) stage.prefix->put(*stage.batch, row, slot);
   const bool has_features = !is_known || stage.prefix->shortcut().with_features;
   stage.session->put_input(slot, has_features ? stage.batch->features_from(row) : nullptr,
                            stage.batch->labels_from(row));
+  stage.wants_next = !evaluating_ && stage.landing.memory;
+}
+
+// While a micro-batch is computed, what the next one reads comes to the device, if it is loaded already.
+void Worker::bring_next(Stage& stage) {
+  if (!stage.wants_next) return;
+  const bool same = stage.part + 1 < stage.parts;
+  const data::Batch* batch = same ? stage.batch : stage.loader->peek();
+  if (!batch) return;
+  stage.wants_next = false;
+  const auto rows = static_cast<size_t>(stage.rows.size());
+  const size_t row = same ? static_cast<size_t>(stage.part + 1) * rows : 0;
+  const bool is_known = stage.prefix && batch->shortcut > 0;
+  const Landing& landing = stage.landing;
+  if (is_known) {
+    backend_.bring(batch->shortened.data() + row * batch->shortened_bytes, rows * batch->shortened_bytes,
+                   landing.memory + landing.shortened);
+  }
+  if (const std::byte* features = batch->features_from(row);
+      features && (!is_known || stage.prefix->shortcut().with_features)) {
+    backend_.bring(features, rows * batch->feature_bytes, landing.memory + landing.features);
+  }
+  if (const int32_t* labels = batch->labels_from(row)) {
+    backend_.bring(labels, rows * batch->label_elements * sizeof(int32_t), landing.memory + landing.labels);
+  }
 }
 
 // By what steps took so far.
@@ -368,9 +358,7 @@ double Worker::expected_run_s() const {
 
 // Of the micro-batch's rows, those that are samples come first.
 std::span<const int64_t> Worker::samples_of(const Stage& stage, int microbatch) const {
-  const Pipeline& pipeline = facts_.plan.pipeline;
-  const int part = pipeline.synchronous() ? local_index(pipeline, stage.stage, microbatch % pipeline.microbatches) : 0;
-  return stage.batch->samples.subspan(static_cast<size_t>(part * stage.rows.size()),
+  return stage.batch->samples.subspan(static_cast<size_t>(part_of(stage, microbatch) * stage.rows.size()),
                                       static_cast<size_t>(rows_of(stage, microbatch)));
 }
 
@@ -427,12 +415,8 @@ void Worker::forward(Stage& stage, const Bound& action) {
     after_compute();
   });
   if (versions_.size() < versions_.capacity()) versions_.push_back({stage.stage, number, place.version, -1});
-  if (stage.stage != facts_.loss_stage()) return;
-  if (waits_once_a_step()) {
-    stage.metrics_of = action.microbatch;
-  } else {
-    tell_metrics(stage, action.microbatch);
-  }
+  bring_next(stage);
+  if (stage.stage == facts_.loss_stage() && !flies()) tell_metrics(stage, action.microbatch);
 }
 
 void Worker::tell_metrics(Stage& stage, int microbatch) {
@@ -443,7 +427,6 @@ void Worker::tell_metrics(Stage& stage, int microbatch) {
     expected = pipeline.replicas == job::Replicas::Split ? pipeline.microbatches
                                                          : pipeline.microbatches / pipeline.num_replicas(stage.stage);
   }
-  if (waits_once_a_step()) expected = 1;
   if (++stage.forwards_in_step < expected) return;
   const std::span<const int64_t> samples = stage.batch ? stage.batch->samples : std::span<const int64_t>();
   if (events_->on_step) events_->on_step(step_of(microbatch), stage.metrics, samples);
@@ -465,7 +448,7 @@ void Worker::backward(Stage& stage, const Bound& action) {
   }
   const Session::Place place = place_of(stage, action);
   if (rows > 0) {
-    const bool later = waits_once_a_step();
+    const bool later = flies();
     int64_t begin = later ? mark() : Timeline::now_ns();
     auto after = [&](graph::Pass pass) {
       after_compute();

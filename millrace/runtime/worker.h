@@ -2,6 +2,7 @@
 // done, in which buffers and with whom, was decided before; here it is only done.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -87,9 +88,13 @@ class Worker {
 
   // Runs this worker's list; its first micro-batch belongs to step `first_step`. Steps are begun as `limit(known)`
   // allows: it returns the step before which the list may go on, waiting until that is more than `known` or the end.
+  // A worker that has a device to itself may tell of its last step only when it is to settle(): the caller does that
+  // before it waits for anything, or asks for anything else.
   using Limit = std::function<comm::OrderBook::Limit(int64_t known)>;
   void train(const schedule::Schedule& schedule, int64_t first_step, const WorkerEvents& events,
              const Limit& limit = {});
+  void settle();
+  void finish_storing();  // of what frozen layers make
   Metrics evaluate(const schedule::Schedule& schedule);
   // Between steps: the squares of each layer's gradients since the last time, where they are watched.
   std::vector<double> take_layer_squares();
@@ -143,6 +148,12 @@ class Worker {
     int group = 0;
     std::span<float> memory;
   };
+  // Memory of a device to which a micro-batch comes while another is computed, and where in it.
+  struct Landing {
+    std::byte* memory = nullptr;
+    size_t bytes = 0;
+    size_t features = 0, labels = 0, shortened = 0;
+  };
   struct Stage {
     int stage = 0;
     int replica = 0;
@@ -154,13 +165,17 @@ class Worker {
     std::unique_ptr<PrefixPath> prefix;         // where what frozen layers make is kept
     std::unique_ptr<data::Loader> loader;       // empty where nothing is loaded, or one batch stays in the inputs
     std::unique_ptr<data::Loader> test_loader;  // while evaluating
+    Landing landing;
+    bool wants_next = false;  // its next micro-batch is not on its way yet
+    int parts = 1;            // micro-batches of a batch
+    int part = 0;             // that was taken last
+    double brought_late_s = 0;
     const data::Batch* batch = nullptr;
     int64_t batch_number = -1;  // of the training step or the evaluation's micro-batch it is of
     int64_t first_update = 0;   // of the list that is running
     int64_t rows_in_update = 0;
     Metrics metrics;
     int forwards_in_step = 0;
-    int metrics_of = -1;              // micro-batch whose metrics are told at the end of the list
     int forwards = 0, backwards = 0;  // of the list that is running, where its order may change
   };
   // An action with everything looked up.
@@ -221,7 +236,10 @@ class Worker {
   void reduce(Stage& stage, const Bound& action);
   void step(Stage& stage, const Bound& action);
   void step_together(Stage& stage, int64_t update);
+  int part_of(const Stage& stage, int microbatch) const;
   void take_data(Stage& stage, int microbatch, int slot);
+  void bring_next(Stage& stage);
+  void prepare_landing(Stage& stage);
   double expected_run_s() const;
   std::span<const int64_t> samples_of(const Stage& stage, int microbatch) const;
   void await_departures(Stage& stage, schedule::Direction direction, int slot);
@@ -230,11 +248,23 @@ class Worker {
   void score(const Stage& stage, int slot, int64_t rows);
   void add_figures(Metrics& metrics);
 
-  bool waits_once_a_step() const;
+  // A step whose tasks were called; what it came to is told when the device is through with it.
+  struct Flight {
+    bool is_up = false;
+    int64_t step = 0;
+    int64_t first_mark = 0, last_mark = 0;
+    int64_t began_ns = 0;
+    std::vector<Span> marked;  // begin and end are marks
+    std::vector<int64_t> samples;
+  };
+  bool flies() const;
   void after_compute();
   int64_t mark();
   void keep(const Span& span, bool later);
-  void resolve_marks(int64_t list_began_ns);
+  void take_off(int64_t now_ns);
+  void fly();
+  void land(Flight& flight, int place);
+  int64_t ns_between(int64_t first, int64_t second);
 
   template <typename Body>
   void timed(Activity activity, const Stage& stage, int64_t microbatch, Body&& body);
@@ -248,7 +278,8 @@ class Worker {
   std::vector<List> lists_;
   std::vector<bool> passed_;  // reused: queues of units that were looked at
   Timeline timeline_;
-  std::vector<Span> marked_;  // of the list that is running: begin and end are marks
+  std::array<Flight, 2> flights_;
+  int flight_ = 0;  // the last that took off
   int64_t marks_ = 0;
   double train_s_ = 0;
   double exposed_s_ = 0;  // waits for messages on their way

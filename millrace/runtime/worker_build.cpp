@@ -53,14 +53,19 @@ Worker::Worker(const RunFacts& facts, const Wiring& wiring, int index, comm::End
 }
 
 Worker::~Worker() {
-  for (Stage& stage : stages_) close_data(stage);
+  for (Stage& stage : stages_) {
+    close_data(stage);
+    if (stage.landing.memory) backend_.release(stage.landing.memory, stage.landing.bytes);
+  }
 }
 
 void Worker::close_data(Stage& stage) {
   stage.batch = nullptr;
   stage.batch_number = -1;
+  stage.wants_next = false;
   if (!stage.loader) return;
-  for (const std::span<std::byte> buffer : stage.loader->feature_buffers()) backend_.unpin(buffer);
+  backend_.await_brought();
+  for (const std::span<std::byte> buffer : stage.loader->buffers()) backend_.unpin(buffer);
   stage.loader.reset();
 }
 
@@ -98,12 +103,35 @@ void Worker::add_stage(int stage, int replica, backend::Backend& backend, size_t
   options.loader_bytes = static_cast<size_t>(plan::loading_bytes(job, *facts_.train_data, facts_.plan, stage, replica));
   options.snapshot_bytes = static_cast<size_t>(plan::saving_bytes(job, added.graph, facts_.plan, stage, replica));
   added.session = std::make_unique<Session>(added.graph, backend, options);
-  added.prefix = PrefixPath::make(facts_.prefix_cache, *added.session, reads_samples(stage));
+  added.prefix = PrefixPath::make(facts_.prefix_cache, *added.session, backend, reads_samples(stage));
+  prepare_landing(added);
   for (size_t i = 0; i < facts_.plan.ties.size(); ++i) {
     const plan::Tie& tie = facts_.plan.ties[i];
     if (std::find(tie.stages.begin(), tie.stages.end(), stage) == tie.stages.end()) continue;
     added.tied.push_back({facts_.plan.tie_group(i), added.session->tied_gradient(tie.param)});
   }
+}
+
+void Worker::prepare_landing(Stage& stage) {
+  const size_t planned = stage.session->options().loader_bytes;
+  if (!backend_.brings() || planned == 0) return;
+  const plan::LandingBytes bytes = plan::landing_bytes(*facts_.train_data, facts_.plan.reads_features[stage.stage],
+                                                       facts_.plan.reads_labels[stage.stage], stage.rows.size());
+  Landing& landing = stage.landing;
+  landing.labels = static_cast<size_t>(bytes.features);
+  landing.bytes = static_cast<size_t>(bytes.all());
+  if (stage.prefix) {
+    // Instead of the features, or beside them.
+    const data::Shortcut& shortcut = stage.prefix->shortcut();
+    if (shortcut.with_features) {
+      landing.shortened = landing.bytes;
+    } else {
+      landing.labels = std::max(landing.labels, plan::landing_piece(shortcut.row_bytes, stage.rows.size()));
+    }
+    landing.bytes = std::max(landing.labels + static_cast<size_t>(bytes.labels),
+                             landing.shortened + plan::landing_piece(shortcut.row_bytes, stage.rows.size()));
+  }
+  landing.memory = static_cast<std::byte*>(backend_.allocate(landing.bytes));
 }
 
 void Worker::add_port(Stage& stage, const Wiring& wiring, int edge, bool entering, int other_replica) {
@@ -161,7 +189,8 @@ void Worker::open_data(Stage& stage, int64_t first_step) {
   }
   if (plan::needs_loader(*facts_.train_data, facts_.plan, stage.stage, options)) {
     stage.loader = std::make_unique<data::Loader>(*facts_.train_data, options);
-    for (const std::span<std::byte> buffer : stage.loader->feature_buffers()) backend_.pin(buffer);
+    for (const std::span<std::byte> buffer : stage.loader->buffers()) backend_.pin(buffer);
+    stage.parts = static_cast<int>(options.ranges.size());
     return;
   }
   if (!options.features && !options.labels) return;
@@ -198,7 +227,8 @@ size_t Worker::planned_bytes() const {
   size_t bytes = snapshot_bytes_;
   for (const Stage& stage : stages_) {
     const SessionOptions& options = stage.session->options();
-    bytes += stage.session->memory().planned_bytes + options.loader_bytes + options.snapshot_bytes;
+    bytes += stage.session->memory().planned_bytes + options.snapshot_bytes +
+             std::max(options.loader_bytes, stage.landing.bytes) + (stage.prefix ? stage.prefix->device_bytes() : 0);
   }
   return bytes;
 }

@@ -72,6 +72,22 @@ TEST(Loader, EachSampleComesOncePerEpoch) {
   }
 }
 
+TEST(Loader, WhatIsSeenAheadIsWhatComesNext) {
+  const Counting dataset(11);
+  Loader loader(dataset, {.batch = 4, .num_batches = 5, .ahead = 2});
+  for (int i = 0; i < 5; ++i) {
+    const Batch* ahead = nullptr;
+    while (!(ahead = loader.peek())) std::this_thread::yield();
+    const std::vector<int64_t> samples(ahead->samples.begin(), ahead->samples.end());
+    const std::byte* features = ahead->features_from(0);
+    const Batch& next = loader.next();
+    EXPECT_EQ(std::vector<int64_t>(next.samples.begin(), next.samples.end()), samples);
+    EXPECT_EQ(next.features_from(0), features);
+    EXPECT_EQ(&next, ahead);
+  }
+  EXPECT_EQ(loader.peek(), nullptr);
+}
+
 TEST(Loader, ShortBatchEndsInZerosAndNoLabels) {
   const Counting dataset(7);
   Loader loader(dataset, {.batch = 4});

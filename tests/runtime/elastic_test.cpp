@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "millrace/backend/cuda/cuda_backend.h"
 #include "millrace/job/lr_schedule.h"
 #include "millrace/model/model.h"
 #include "millrace/runtime/succession.h"
@@ -259,12 +260,14 @@ TEST(Elastic, ABatchThatGrowsKeepsEpochsAndRates) {
 }
 
 // 26 samples in batches of 8: four steps an epoch.
-TEST(Elastic, WhatFrozenLayersMakeIsKeptBitByBit) {
+void expect_kept_bit_by_bit(job::Device device) {
   for (const char* model : {"vit_b_16", "resnet_small", "alexnet_small"}) {
     SCOPED_TRACE(model);
     job::Job job = vit_job();
     const int size = std::string(model) == "resnet_small" ? 8 : 17;
     if (job.model.name != model) job.model = {.name = model, .classes = 10, .image_size = size, .dropout = 0.5};
+    job.device = device;
+    job.deterministic = device == job::Device::Cuda;
     job.optimizer.kind = job::Algorithm::Sgd;
     job.steps = 24;
     job.elastic.freeze = job::Freeze::Schedule;
@@ -283,6 +286,13 @@ TEST(Elastic, WhatFrozenLayersMakeIsKeptBitByBit) {
     EXPECT_EQ(in_stages.losses, computed.losses);
     EXPECT_TRUE(in_stages.state == computed.state);
   }
+}
+
+TEST(Elastic, WhatFrozenLayersMakeIsKeptBitByBit) { expect_kept_bit_by_bit(job::Device::Reference); }
+
+TEST(CudaElastic, WhatFrozenLayersMakeIsKeptBitByBit) {
+  if (backend::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  expect_kept_bit_by_bit(job::Device::Cuda);
 }
 
 // 26 samples in batches of 8, four steps an epoch, which is when layers freeze: 2, 3 and 4.

@@ -3,15 +3,18 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "millrace/backend/cuda/cells.h"
 #include "millrace/backend/cuda/conv.h"
 #include "millrace/backend/cuda/host_calls.h"
+#include "millrace/backend/cuda/inlet.h"
 #include "millrace/backend/cuda/kernels.h"
 #include "millrace/backend/cuda/layout.h"
 #include "millrace/backend/cuda/matmul.h"
 #include "millrace/backend/cuda/outlet.h"
+#include "millrace/backend/cuda/recording.h"
 #include "millrace/backend/cuda/row_pitch.h"
 #include "millrace/backend/cuda/stem.h"
 #include "millrace/backend/cuda/trial.h"
@@ -52,22 +55,6 @@ using graph::Graph;
 using graph::OpKind;
 using graph::Program;
 
-class Recording {
- public:
-  explicit Recording(cudaGraph_t graph) {
-    const cudaError_t status = cudaGraphInstantiate(&run_, graph, 0);
-    cudaGraphDestroy(graph);
-    MILLRACE_CUDA(status);
-  }
-  ~Recording() { cudaGraphExecDestroy(run_); }
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
-  cudaGraphExec_t get() const { return run_; }
-
- private:
-  cudaGraphExec_t run_ = nullptr;
-};
-
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const CudaOptions& options, const OptimizerOptions& optimizer)
@@ -87,8 +74,11 @@ class CudaBackend final : public Backend {
   }
   ~CudaBackend() override {
     cudaSetDevice(options_.device);
-    conv_.reset();
-    matmul_.reset();
+    {
+      const std::lock_guard lock(cuda::device_wait_mutex());
+      conv_.reset();
+      matmul_.reset();
+    }
     for (cudaEvent_t event : marks_) cudaEventDestroy(event);
     cudaFree(shared_);
     cudaStreamDestroy(device_.stream);
@@ -176,11 +166,30 @@ class CudaBackend final : public Backend {
   }
   void put_input(const Graph& graph, const Program& program, BufferId id, const void* host, void* device) override {
     const graph::Buffer& buffer = program.buffers[id];
-    if (buffer.dtype == DType::I32) {
-      return copy(device, host, static_cast<size_t>(buffer.shape.elements()) * sizeof(int32_t));
-    }
     const auto count = static_cast<size_t>(buffer.shape.elements());
-    upload(graph, program, id, {static_cast<const float*>(host), count}, device);
+    if (buffer.dtype == DType::I32) return put(device, host, count * sizeof(int32_t));
+    const bool was_brought = inlet_.use(host, count * sizeof(float), [&](const void* landed) {
+      const auto* plain = static_cast<const float*>(landed);
+      const auto fold = id == program.features ? cuda::stem_fold(graph) : std::nullopt;
+      if (fold) return cuda::fold_images(device_, *fold, plain, buffer.shape[0], device, buffer.dtype);
+      cuda::store_plain(device_, buffer, cuda::row_pitch(program, id), cuda::stored_elements(program, id), plain,
+                        device);
+    });
+    if (!was_brought) upload(graph, program, id, {static_cast<const float*>(host), count}, device);
+  }
+  void put(void* device, const void* host, size_t bytes) override {
+    const bool was_brought = inlet_.use(host, bytes, [&](const void* landed) {
+      MILLRACE_CUDA(cudaMemcpyAsync(device, landed, bytes, cudaMemcpyDeviceToDevice, device_.stream));
+    });
+    if (!was_brought) copy(device, host, bytes);
+  }
+  bool brings() const override { return true; }
+  void bring(const void* host, size_t bytes, void* landing) override { inlet_.bring(host, bytes, landing); }
+  void await_brought() override { inlet_.await(); }
+  double brought_late_s() override { return inlet_.late_s(); }
+  void take(void* host, void* device, size_t bytes) override {
+    MILLRACE_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, device_.stream));
+    MILLRACE_CUDA(cudaMemsetAsync(device, 0, bytes, device_.stream));
   }
 
   // Where the system allows no more such memory, copies are slower and all else is the same.
@@ -188,6 +197,7 @@ class CudaBackend final : public Backend {
     if (cudaHostRegister(host.data(), host.size(), cudaHostRegisterDefault) != cudaSuccess) cudaGetLastError();
   }
   void unpin(std::span<std::byte> host) override {
+    inlet_.forget(host);
     if (cudaHostUnregister(host.data()) != cudaSuccess) cudaGetLastError();
   }
 
@@ -221,7 +231,12 @@ class CudaBackend final : public Backend {
     wait();
   }
 
-  void begin(const StepContext& context) override { cuda::set_context(device_, context); }
+  void begin(const StepContext& context) override {
+    // Stretches of a step have one context, mostly: nothing is launched to write the same again.
+    if (context_ == context) return;
+    cuda::set_context(device_, context);
+    context_ = context;
+  }
   void wait() override { MILLRACE_CUDA(cudaStreamSynchronize(device_.stream)); }
 
   void mark(size_t index) override {
@@ -231,6 +246,7 @@ class CudaBackend final : public Backend {
     }
     MILLRACE_CUDA(cudaEventRecord(marks_[index], device_.stream));
   }
+  void wait_for(size_t mark) override { MILLRACE_CUDA(cudaEventSynchronize(marks_[mark])); }
   double seconds_between(size_t first, size_t second) override {
     float ms = 0;
     MILLRACE_CUDA(cudaEventElapsedTime(&ms, marks_[first], marks_[second]));
@@ -241,17 +257,10 @@ class CudaBackend final : public Backend {
   void end_range() override { nvtxRangePop(); }
 
   bool records() const override { return true; }
-  void begin_recording() override {
-    MILLRACE_CUDA(cudaStreamBeginCapture(device_.stream, cudaStreamCaptureModeThreadLocal));
-  }
-  std::shared_ptr<const void> end_recording() override {
-    cudaGraph_t graph = nullptr;
-    MILLRACE_CUDA(cudaStreamEndCapture(device_.stream, &graph));
-    return std::make_shared<Recording>(graph);
-  }
-  void play(const void* recording) override {
-    MILLRACE_CUDA(cudaGraphLaunch(static_cast<const Recording*>(recording)->get(), device_.stream));
-  }
+  void begin_recording() override { recorder_.begin(); }
+  std::shared_ptr<const void> end_recording() override { return recorder_.end(); }
+  void play(const void* recording) override { recorder_.play(recording); }
+  bool idle() override { return cudaStreamQuery(device_.stream) != cudaErrorNotReady; }
 
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
@@ -279,7 +288,10 @@ class CudaBackend final : public Backend {
   const OptimizerOptions optimizer_;
   Device device_;
   std::byte* shared_ = nullptr;
+  std::optional<StepContext> context_;  // that device_.context has, once the tasks called so far are done
   cuda::Staging staging_;
+  cuda::Inlet inlet_{device_};
+  cuda::Recorder recorder_{device_};
   std::unique_ptr<cuda::ConvLibrary> conv_;
   std::unique_ptr<cuda::MatmulLibrary> matmul_;
   std::vector<cudaEvent_t> marks_;

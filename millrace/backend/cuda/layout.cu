@@ -62,22 +62,44 @@ void with_stored_type(DType dtype, Body&& body) {
   }
 }
 
+RowShape row_shape(const graph::Buffer& buffer, int64_t pitch) {
+  const Shape& shape = buffer.shape;
+  if (shape.rank() == 4) return {shape[1], padded(shape[1]), shape[2] * shape[3]};
+  if (pitch != shape.width()) return {shape.width(), pitch, 1};
+  return {1, 1, 1};  // a plain buffer has rows of one element
+}
+
 // Rows of a buffer, in pieces that fit the staging memory: visit(how they lie, the first of them, how many).
 template <typename Visit>
 void in_pieces(const Staging& staging, const graph::Buffer& buffer, int64_t pitch, const Visit& visit) {
-  const Shape& shape = buffer.shape;
-  const bool image = shape.rank() == 4, has_room = pitch != shape.width();
-  // A plain buffer has rows of one element.
-  const RowShape row = image      ? RowShape{shape[1], padded(shape[1]), shape[2] * shape[3]}
-                       : has_room ? RowShape{shape.width(), pitch, 1}
-                                  : RowShape{1, 1, 1};
-  const int64_t rows = shape.elements() / row.plain();
+  const RowShape row = row_shape(buffer, pitch);
+  const int64_t rows = buffer.shape.elements() / row.plain();
   const int64_t most = static_cast<int64_t>(staging.bytes / sizeof(float)) / row.plain();
   if (most < 1) refuse_row(buffer, staging);
   for (int64_t first = 0; first < rows; first += most) visit(row, first, std::min(most, rows - first));
 }
 
+// Stored elements from `first` on.
+void store(const Device& device, const float* plain, const RowShape& row, int64_t elements, DType dtype, void* to,
+           int64_t first) {
+  with_stored_type(dtype, [&]<typename T>() {
+    store_rows<T>
+        <<<grid_for(device, elements, 256), 256, 0, device.stream>>>(plain, static_cast<T*>(to) + first, row, elements);
+  });
+  MILLRACE_LAUNCHED("store_rows");
+}
+
 }  // namespace
+
+void store_plain(const Device& device, const graph::Buffer& buffer, int64_t pitch, int64_t stored, const float* plain,
+                 void* to) {
+  const RowShape row = row_shape(buffer, pitch);
+  const int64_t elements = buffer.shape.elements() / row.plain() * row.stored();
+  if (elements < stored) {
+    MILLRACE_CUDA(cudaMemsetAsync(to, 0, static_cast<size_t>(stored) * bytes_of(buffer.dtype), device.stream));
+  }
+  store(device, plain, row, elements, buffer.dtype, to, 0);
+}
 
 void put_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, int64_t pitch, int64_t stored,
                const float* plain, void* to) {
@@ -86,12 +108,7 @@ void put_plain(const Device& device, const Staging& staging, const graph::Buffer
     MILLRACE_CUDA(cudaMemcpyAsync(staging.memory, plain + first * row.plain(),
                                   static_cast<size_t>(rows * row.plain()) * sizeof(float), cudaMemcpyHostToDevice,
                                   device.stream));
-    const int64_t elements = rows * row.stored();
-    with_stored_type(buffer.dtype, [&]<typename T>() {
-      store_rows<T><<<grid_for(device, elements, 256), 256, 0, device.stream>>>(
-          staging.memory, static_cast<T*>(to) + first * row.stored(), row, elements);
-    });
-    MILLRACE_LAUNCHED("store_rows");
+    store(device, staging.memory, row, rows * row.stored(), buffer.dtype, to, first * row.stored());
   });
   MILLRACE_CUDA(cudaStreamSynchronize(device.stream));
 }

@@ -34,7 +34,11 @@ void put_plain(const Device& device, const Staging& staging, const graph::Buffer
 void get_plain(const Device& device, const Staging& staging, const graph::Buffer& buffer, int64_t pitch,
                const void* from, float* plain);
 
-// Images for a convolution that reads them folded.
+// The same from memory of the device, in the order of the tasks.
+void store_plain(const Device& device, const graph::Buffer& buffer, int64_t pitch, int64_t stored, const float* plain,
+                 void* to);
+
+// Images for a convolution that reads them folded; from memory of the device, fold_images (stem.h).
 void put_images(const Device& device, const Staging& staging, const graph::Buffer& buffer, const Fold& fold,
                 const float* plain, void* to);
 

@@ -78,6 +78,12 @@ void CudaOutlet::download(const graph::Graph&, const graph::Program& program, gr
   read_back(own_, staging_, program, id, from, plain);
 }
 
+void CudaOutlet::fetch(void* host, const void* device, size_t bytes) {
+  MILLRACE_CUDA(cudaSetDevice(device_));
+  MILLRACE_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, own_.stream));
+  MILLRACE_CUDA(cudaStreamSynchronize(own_.stream));
+}
+
 double CudaOutlet::copy_s() {
   if (!copied_) return 0;
   float ms = 0;

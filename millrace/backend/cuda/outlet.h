@@ -25,6 +25,7 @@ class CudaOutlet final : public Outlet {
   void follow() override;
   void download(const graph::Graph& graph, const graph::Program& program, graph::BufferId id, const void* from,
                 std::span<float> plain) override;
+  void fetch(void* host, const void* device, size_t bytes) override;
   double copy_s() override;
 
  private:
