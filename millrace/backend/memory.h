@@ -4,6 +4,9 @@
 
 #include <cstddef>
 #include <cstring>
+#include <memory>
+
+#include "millrace/backend/fabric.h"
 
 namespace millrace::backend {
 
@@ -23,6 +26,9 @@ class Memory {
   virtual void scale(float* values, size_t count, float factor) {
     for (size_t i = 0; i < count; ++i) values[i] *= factor;
   }
+
+  // What joins it to the devices of other processes; none: they reach each other through the host.
+  virtual std::unique_ptr<Fabric> make_fabric() { return nullptr; }
 };
 
 }  // namespace millrace::backend

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace millrace::comm {
@@ -29,6 +30,7 @@ struct Ticket {
 struct Group {
   std::vector<int> workers;
   int buckets = 0;
+  bool on_host = false;  // what is summed, wherever the workers compute
 };
 
 // What can be sent in a run, known before it: tags count from 0.
@@ -36,6 +38,8 @@ struct Topology {
   int num_workers = 1;
   int num_tags = 0;
   std::vector<Group> groups;
+  std::vector<std::pair<int, int>> pairs = {};  // from and to: workers with messages; no pair twice
+  bool joins_devices = true;                    // of several processes directly, where that can be
 };
 
 class Endpoint {
@@ -43,6 +47,11 @@ class Endpoint {
   virtual ~Endpoint() = default;
 
   int worker() const { return worker_; }
+
+  // How it reaches other processes' devices, in words; empty where there is nothing to tell.
+  virtual std::string way() const { return {}; }
+  // Of the device's memory, taken by the transport.
+  virtual int64_t device_bytes() const { return 0; }
 
   // A tag belongs to one sender and one receiver; it may be used again once its last message was waited for.
   virtual Ticket receive(int from, int tag, void* data, size_t bytes) = 0;

@@ -2,6 +2,7 @@
 // ends, micro-batch modulo a window larger than what can be in flight).
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "millrace/comm/endpoint.h"
@@ -15,6 +16,8 @@ class Wiring {
 
   int num_tags() const { return num_channels_ * window_; }
   int window() const { return window_; }
+  // Workers that messages go from and to.
+  std::vector<std::pair<int, int>> pairs() const;
   // The first tag of a channel; micro-batch m uses the tag m % window() after it.
   int channel(int edge, size_t value, schedule::Direction direction, int from_replica, int to_replica) const;
 
