@@ -157,6 +157,7 @@ report::ParallelRun parallel_run(const job::Job& job, const runtime::Training& t
   run.mode = job::find_field("parallel.mode")->write(job);
   for (const int versions : training.plan().pipeline.versions) run.weight_delay.push_back(versions - 1);
   run.workers = records;
+  run.gpus_exchange = training.worker(0).endpoint().way();
   return run;
 }
 
@@ -241,6 +242,7 @@ void print_beginning(const job::Job& job, const Start& start, const runtime::Tra
   }
   for (const std::string& note : training.init_notes()) fmt::print("{}: {}\n", job.model.init, note);
   if (training.plan().pipeline.num_workers > 1) fmt::print("{}", plan::to_text(training.plan(), training.graph()));
+  if (const std::string way = training.worker(0).endpoint().way(); !way.empty()) fmt::print("GPUs exchange {}\n", way);
   std::fflush(stdout);
 }
 

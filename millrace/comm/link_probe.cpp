@@ -39,6 +39,7 @@ Topology probe_topology() {
   Topology topology;
   topology.num_workers = 2;
   topology.num_tags = kNumTags;
+  topology.pairs = {{0, 1}, {1, 0}};
   return topology;
 }
 

@@ -38,6 +38,9 @@ class Process {
   virtual void open(const Topology& topology) = 0;
   // One endpoint per worker of this process, with the memory its messages lie in, which must outlive it.
   virtual std::unique_ptr<Endpoint> connect(int worker, backend::Memory& memory) = 0;
+  // Instead of open() and connect(), by a process that has failed before: others whose devices could be joined wait for
+  // it there.
+  virtual void decline_to_join() {}
 
   virtual void tell(const Event& event) = 0;  // throws Aborted: a worker that waits for nobody learns it here
   // On process 0: the next event, or nothing after the wait. Throws Aborted.

@@ -4,6 +4,8 @@
 
 #include <map>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "millrace/backend/memory.h"
@@ -13,14 +15,16 @@ namespace millrace::comm {
 
 class StagedEndpoint : public Endpoint {
  public:
-  StagedEndpoint(std::unique_ptr<Endpoint> inner, int num_workers, backend::Memory& memory)
-      : Endpoint(inner->worker(), num_workers), inner_(std::move(inner)), memory_(memory) {}
+  // `reason`: why it has to be so, for the user.
+  StagedEndpoint(std::unique_ptr<Endpoint> inner, int num_workers, backend::Memory& memory, std::string reason = {})
+      : Endpoint(inner->worker(), num_workers), inner_(std::move(inner)), memory_(memory), reason_(std::move(reason)) {}
 
   Ticket receive(int from, int tag, void* data, size_t bytes) override;
   Ticket send(int to, int tag, const void* data, size_t bytes) override;
   bool done(const Ticket& ticket) override;
   void start_sum(int group, int bucket, std::span<float> data) override;
   void await_sum(int group, int bucket) override;
+  std::string way() const override { return reason_.empty() ? "through the host" : "through the host: " + reason_; }
 
  private:
   // A message on its way in: where it has to go.
@@ -39,6 +43,7 @@ class StagedEndpoint : public Endpoint {
 
   std::unique_ptr<Endpoint> inner_;
   backend::Memory& memory_;
+  const std::string reason_;
   std::map<int, std::vector<std::byte>> incoming_, outgoing_;  // by tag
   std::vector<Arrival> arrivals_;
   std::map<std::pair<int, int>, Sum> sums_;  // by group and bucket

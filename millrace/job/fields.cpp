@@ -282,6 +282,9 @@ std::vector<Field> make_fields() {
       number<double>("parallel.silence_s", {1, 1e6}, "8",
                      "a process that is not heard of for so many seconds is lost, and the job ends", &Job::parallel,
                      &P::silence_s),
+      choice<bool>("parallel.nccl", {{"auto", true}, {"off", false}}, {},
+                   "GPUs of several processes: auto: joined by NCCL where they can be; off: through the host",
+                   &Job::parallel, &P::nccl),
 
       choice<Recompute>("memory.recompute",
                         {{"auto", Recompute::Auto},

@@ -222,6 +222,7 @@ struct Parallel {
   std::string cluster = {};  // auto: the cluster file to plan for; empty: the workers there are, measured
   bool stale = false;        // auto: modes that update without waiting may be chosen too
   double silence_s = 8;      // a process that is not heard of for so long is lost
+  bool nccl = true;          // GPUs of several processes are joined by NCCL, where they can be
   bool operator==(const Parallel&) const = default;
 };
 

@@ -98,6 +98,7 @@ int64_t bytes_sent(const ParallelRun& run) {
 void add_json(ordered_json& json, const ParallelRun& run) {
   json["mode"] = run.mode;
   json["weight_delay"] = run.weight_delay;
+  if (!run.gpus_exchange.empty()) json["gpus_exchange"] = run.gpus_exchange;
   json["bubble_share"] = or_null(bubble_share(run));
   json["comm_share"] = or_null(comm_share(run));
   json["comm_hidden_share"] = or_null(comm_hidden_share(run));

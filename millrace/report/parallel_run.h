@@ -17,6 +17,7 @@ struct ParallelRun {
   std::string mode = "dp";
   std::vector<int> weight_delay;  // per stage: updates that a minibatch's weights are behind
   std::vector<runtime::WorkerRecord> workers;
+  std::string gpus_exchange = {};              // how, where each has a process of its own
   std::optional<runtime::Replay> replay = {};  // by the schedule and the times of its actions alone
   double step_s = 0;                           // the mean of the run
 };

@@ -30,6 +30,23 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
                    const StateReader& reader, Parameters when, std::shared_ptr<const PrefixCache> prefix_cache)
     : process_(process) {
   facts_.prefix_cache = std::move(prefix_cache);
+  try {
+    make(job, limit, on_measure);
+  } catch (...) {
+    // Others that have not failed wait for all GPUs to be there.
+    if (!connects_ && job.device == job::Device::Cuda && job.parallel.nccl) process_.decline_to_join();
+    throw;
+  }
+  if (when == Parameters::Now) {
+    load_parameters(reader);
+    return;
+  }
+  on_all_workers([](LocalWorker& local) {
+    for (size_t i = 0; i < local.worker->num_sessions(); ++i) local.worker->session(i).touch();
+  });
+}
+
+void Training::make(const job::Job& job, const MachineLimit& limit, const OnMeasure& on_measure) {
   facts_.job = job;
   facts_.job_text = job::to_yaml(job);
   graph_ = model::training_graph(job, job.batch / job.parallel.microbatches);
@@ -38,24 +55,17 @@ Training::Training(const job::Job& job, comm::Process& process, const MachineLim
   open_data();
   std::vector<double> op_seconds;
   if (plan::needs_op_seconds(job.parallel)) {
-    op_seconds = measure_op_seconds_together(process, job, thread_count(job, workers_on_host()), limit, on_measure);
+    op_seconds = measure_op_seconds_together(process_, job, thread_count(job, workers_on_host()), limit, on_measure);
   }
-  facts_.plan = plan::make_plan(job, graph_, process.size(), op_seconds);
+  facts_.plan = plan::make_plan(job, graph_, process_.size(), op_seconds);
   const int workers = facts_.plan.pipeline.num_workers;
-  if (process.size() != 1 && process.size() != workers) {
+  if (process_.size() != 1 && process_.size() != workers) {
     fail_input("parallel.placement names {} devices and {} processes were started; start {} (mpirun -n {}) or one",
-               workers, process.size(), workers, workers);
+               workers, process_.size(), workers, workers);
   }
   make_schedules();
-  process.set_silence(job.parallel.silence_s);
+  process_.set_silence(job.parallel.silence_s);
   make_workers(limit, on_measure);
-  if (when == Parameters::Now) {
-    load_parameters(reader);
-    return;
-  }
-  on_all_workers([](LocalWorker& local) {
-    for (size_t i = 0; i < local.worker->num_sessions(); ++i) local.worker->session(i).touch();
-  });
 }
 
 void Training::take_over(Training& before) {
@@ -136,6 +146,8 @@ void Training::make_workers(const MachineLimit& limit, const OnMeasure& on_measu
   comm::Topology topology;
   topology.num_workers = pipeline.num_workers;
   topology.num_tags = wiring_->num_tags();
+  topology.pairs = wiring_->pairs();
+  topology.joins_devices = facts_.job.parallel.nccl;
   for (int s = 0; s < pipeline.num_stages(); ++s) {
     topology.groups.push_back({pipeline.stages[s], pipeline.num_replicas(s) > 1 ? pipeline.buckets[s] : 0});
   }
@@ -149,7 +161,7 @@ void Training::make_workers(const MachineLimit& limit, const OnMeasure& on_measu
   all.buckets = pipeline.agrees_on_steps ? 1 : 0;
   topology.groups.push_back(all);
   for (const plan::Tie& tie : facts_.plan.ties) topology.groups.push_back({facts_.plan.workers_of(tie), 1});
-  topology.groups.push_back({pipeline.stages[facts_.loss_stage()], facts_.scorer ? 1 : 0});
+  topology.groups.push_back({pipeline.stages[facts_.loss_stage()], facts_.scorer ? 1 : 0, true});
   process_.open(topology);
 
   const bool all_here = process_.size() == 1;
@@ -165,10 +177,12 @@ void Training::make_workers(const MachineLimit& limit, const OnMeasure& on_measu
     local.thread
         ->call([&] {
           local.backend = make_backend(facts_.job, threads_, on_measure, facts_.plan.devices[index].device);
+          connects_ = true;
           local.endpoint = process_.connect(index, *local.backend);
+          size_t memory = limit.memory_bytes / static_cast<size_t>(sharers(index, on_host));
+          if (memory > 0) memory -= std::min(memory - 1, static_cast<size_t>(local.endpoint->device_bytes()));
           local.worker =
-              std::make_unique<Worker>(facts_, *wiring_, index, *local.endpoint, *local.backend,
-                                       limit.memory_bytes / static_cast<size_t>(sharers(index, on_host)), limit.source);
+              std::make_unique<Worker>(facts_, *wiring_, index, *local.endpoint, *local.backend, memory, limit.source);
         })
         .get();
   }
@@ -212,7 +226,9 @@ void Training::load_parameters(const StateReader& reader) {
 
 size_t Training::planned_bytes() const {
   size_t bytes = 0;
-  for (const LocalWorker& local : workers_) bytes += local.worker->planned_bytes();
+  for (const LocalWorker& local : workers_) {
+    bytes += local.worker->planned_bytes() + static_cast<size_t>(local.endpoint->device_bytes());
+  }
   return bytes;
 }
 

@@ -90,6 +90,7 @@ class Training {
     std::unique_ptr<Worker> worker;
     std::unique_ptr<WorkerThread> thread;
   };
+  void make(const job::Job& job, const MachineLimit& limit, const OnMeasure& on_measure);
   void open_data();
   void set_calendar(const job::SizedSince& since);
   int workers_on_host() const;
@@ -115,6 +116,7 @@ class Training {
   std::vector<std::unique_ptr<schedule::Schedule>> schedules_;  // one for each length of list
   std::unique_ptr<schedule::Schedule> evaluation_;
   std::vector<LocalWorker> workers_;
+  bool connects_ = false;
   int threads_ = 1;
   std::filesystem::path checkpoints_;
   struct {

@@ -74,17 +74,26 @@ class MpiTest : public CommandTest {
     write("job.yaml", small_job());
   }
 
-  std::unique_ptr<Process> start_mpi(int processes, const std::vector<std::string>& arguments,
-                                     const std::vector<std::string>& sets = {}) const {
+  // Any program.
+  std::unique_ptr<Process> start_under_mpi(int processes, const std::string& program,
+                                           const std::vector<std::string>& arguments,
+                                           const std::vector<std::string>& variables = {}) const {
     // Open MPI leaks at exit, which is not ours to find.
     const char* sanitizer = std::getenv("ASAN_OPTIONS");
     const std::string no_leaks = (sanitizer ? std::string(sanitizer) + ":" : std::string()) + "detect_leaks=0";
     std::vector<std::string> all{
-        "--allow-run-as-root",      "--oversubscribe", "--bind-to", "none", "-n", std::to_string(processes), "-x",
-        "ASAN_OPTIONS=" + no_leaks, MILLRACE_BINARY};
+        "--allow-run-as-root",     "--oversubscribe", "--bind-to", "none", "-n", std::to_string(processes), "-x",
+        "ASAN_OPTIONS=" + no_leaks};
+    for (const std::string& variable : variables) all.insert(all.end(), {"-x", variable});
+    all.push_back(program);
     all.insert(all.end(), arguments.begin(), arguments.end());
-    for (const std::string& set : sets) all.insert(all.end(), {"--set", set});
     return start_program(MILLRACE_MPIRUN, all);
+  }
+
+  std::unique_ptr<Process> start_mpi(int processes, std::vector<std::string> arguments,
+                                     const std::vector<std::string>& sets = {}) const {
+    for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+    return start_under_mpi(processes, MILLRACE_BINARY, arguments);
   }
 
   Outcome run_mpi(int processes, const std::vector<std::string>& arguments,

@@ -167,6 +167,12 @@ TEST(Reader, PlacementsWeightsAndCutsAreReadPlainOrInQuotes) {
       "2");
 }
 
+TEST(Reader, GpusAreJoinedByNcclUnlessItIsOff) {
+  EXPECT_TRUE(parse_job("steps: 1\n", "job.yaml", {}).parallel.nccl);
+  EXPECT_FALSE(parse_job("steps: 1\nparallel: {nccl: off}\n", "job.yaml", {}).parallel.nccl);
+  EXPECT_TRUE(parse_job("steps: 1\n", "job.yaml", {"parallel.nccl=auto"}).parallel.nccl);
+}
+
 TEST(Reader, MistakesInPlacementsNameTheirLine) {
   EXPECT_THAT(parsing("parallel:\n  placement: 0:0-\n"),
               refuses("job.yaml:3: parallel.placement \"0:0-\", character 5: the text ends where a device's number "

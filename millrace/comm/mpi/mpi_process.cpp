@@ -1,24 +1,24 @@
 #include "millrace/comm/mpi/mpi_process.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
 #include "millrace/base/error.h"
+#include "millrace/comm/device_endpoint.h"
+#include "millrace/comm/mpi/check.h"
+#include "millrace/comm/mpi/joining.h"
+#include "millrace/comm/mpi/mpi_sideband.h"
 #include "millrace/comm/staged_endpoint.h"
 
 namespace millrace::comm {
 namespace {
 
 constexpr size_t kLargestMessage = 1 << 30;  // MPI counts in int
-
-void check(int code, const char* what) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  fail_run("MPI: {}: {}", what, text);
-}
+constexpr double kTimeToJoin_s = 10;         // after which others are not waited for
 
 }  // namespace
 
@@ -41,8 +41,8 @@ class MpiEndpoint : public Endpoint {
 
   Ticket receive(int from, int tag, void* data, size_t bytes) override {
     const int at = take();
-    check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, process_.messages_, &places_[at].request),
-          "opening a receive");
+    check_mpi(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, process_.messages_, &places_[at].request),
+              "opening a receive");
     return {at, 0};
   }
 
@@ -53,8 +53,8 @@ class MpiEndpoint : public Endpoint {
     places_[at].sends = true;
     places_[at].bytes = bytes;
     places_[at].start = std::chrono::steady_clock::now();
-    check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, process_.messages_, &places_[at].request),
-          "sending");
+    check_mpi(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, process_.messages_, &places_[at].request),
+              "sending");
     leaving_.push_back(at);
     return {at, 0};
   }
@@ -67,7 +67,7 @@ class MpiEndpoint : public Endpoint {
       look_after_sends();
       complete = place.request == MPI_REQUEST_NULL ? 1 : 0;
     } else {
-      check(MPI_Test(&place.request, &complete, MPI_STATUS_IGNORE), "waiting for a message");
+      check_mpi(MPI_Test(&place.request, &complete, MPI_STATUS_IGNORE), "waiting for a message");
     }
     if (complete == 0) {
       process_.check_abort();
@@ -136,7 +136,32 @@ class MpiEndpoint : public Endpoint {
   double counted_sum_s_ = 0;
 };
 
+// Known to the process while it lives, so that messages move on, and end, whatever the worker does.
+class MpiDeviceEndpoint final : public DeviceEndpoint {
+ public:
+  MpiDeviceEndpoint(MpiProcess& process, int worker, backend::Memory& memory, std::unique_ptr<backend::Fabric> fabric)
+      : DeviceEndpoint(process.topology_, memory, std::move(fabric),
+                       std::make_unique<MpiSideband>(process.notices_, most_notices(process.topology_)),
+                       std::make_unique<MpiEndpoint>(process, worker)),
+        process_(process) {
+    const std::lock_guard lock(process_.sends_mutex_);
+    process_.device_endpoint_ = this;
+  }
+  ~MpiDeviceEndpoint() override {
+    const std::lock_guard lock(process_.sends_mutex_);
+    process_.device_endpoint_ = nullptr;
+  }
+
+ private:
+  // One of each kind for each message.
+  static size_t most_notices(const Topology& topology) { return 2 * static_cast<size_t>(topology.num_tags); }
+
+  MpiProcess& process_;
+};
+
 MpiProcess::MpiProcess() {
+  // So many streams of a GPU do not get in each other's way. Before anyone touches it: MPI may.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   if (provided < MPI_THREAD_MULTIPLE) fail_run("this MPI does not allow several threads (MPI_THREAD_MULTIPLE)");
@@ -147,7 +172,8 @@ MpiProcess::MpiProcess() {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
   MPI_Comm_size(host, &size_on_host_);
   MPI_Comm_free(&host);
-  for (MPI_Comm* comm : {&messages_, &sums_, &events_, &orders_comm_, &control_}) MPI_Comm_dup(MPI_COMM_WORLD, comm);
+  for (MPI_Comm* comm : {&messages_, &sums_, &events_, &orders_comm_, &control_, &notices_})
+    MPI_Comm_dup(MPI_COMM_WORLD, comm);
   peer_watch_ = std::make_unique<PeerWatch>(rank_, size_);
   if (rank_ == 0) {
     MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
@@ -194,10 +220,51 @@ void MpiProcess::open(const Topology& topology) {
 }
 
 std::unique_ptr<Endpoint> MpiProcess::connect(int worker, backend::Memory& memory) {
-  auto endpoint = std::make_unique<MpiEndpoint>(*this, worker);
-  if (memory.on_host()) return endpoint;
-  return std::make_unique<StagedEndpoint>(std::move(endpoint), topology_.num_workers, memory);
+  if (memory.on_host()) return std::make_unique<MpiEndpoint>(*this, worker);
+  std::string reason;
+  if (auto joined = join_devices(worker, memory, reason)) return joined;
+  return std::make_unique<StagedEndpoint>(std::make_unique<MpiEndpoint>(*this, worker), topology_.num_workers, memory,
+                                          reason);
 }
+
+// Null, and why, if that cannot be for all.
+std::unique_ptr<Endpoint> MpiProcess::join_devices(int worker, backend::Memory& memory, std::string& reason) {
+  std::unique_ptr<backend::Fabric> fabric;
+  std::string failure;
+  try {
+    if (topology_.joins_devices) fabric = memory.make_fabric();
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  reason = reason_not_to_join(notices_, topology_, fabric.get(), failure);
+  if (!reason.empty()) return nullptr;
+  std::unique_ptr<MpiDeviceEndpoint> endpoint;
+  try {
+    endpoint = std::make_unique<MpiDeviceEndpoint>(*this, worker, memory, std::move(fabric));
+  } catch (const std::exception& error) {
+    failure = *error.what() ? error.what() : "failed";
+  }
+  const std::optional<std::string> first = first_failure(notices_, failure, kTimeToJoin_s);
+  if (!first) end_unjoined(failure);
+  reason = *first;
+  if (reason.empty()) return endpoint;
+  if (endpoint) endpoint->abort();
+  return nullptr;
+}
+
+// Others wait for this process inside the library that was to join them, where nothing else reaches them.
+void MpiProcess::end_unjoined(const std::string& failure) {
+  stop_ = true;
+  thread_.join();
+  fmt::print(stderr, "\nmillrace: worker {} on {} could not be joined to the others: {}\n", rank_, host_name(),
+             failure);
+  std::fflush(stderr);
+  peer_watch_->say_goodbye();
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  _exit(1);
+}
+
+void MpiProcess::decline_to_join() { tell_of_failure(notices_); }
 
 void MpiProcess::show(std::function<std::string()> doing) { peer_watch_->show(std::move(doing)); }
 
@@ -208,10 +275,11 @@ void MpiProcess::serve() {
       const std::lock_guard lock(mutex_);
       sums = sum_engine_.get();
     }
-    const bool busy = sums && sums->advance();
+    bool busy = sums && sums->advance();
     {
       const std::lock_guard lock(sends_mutex_);
       if (endpoint_) endpoint_->look_after_sends();
+      if (device_endpoint_) busy |= device_endpoint_->advance();
     }
     if (incoming_request_ != MPI_REQUEST_NULL) {
       int complete = 0;
@@ -239,7 +307,7 @@ void MpiProcess::take_event(const Event& event) {
 void MpiProcess::tell(const Event& event) {
   check_abort();
   if (rank_ == 0) return take_event(event);
-  check(MPI_Send(&event, sizeof event, MPI_BYTE, 0, 0, events_), "telling process 0");
+  check_mpi(MPI_Send(&event, sizeof event, MPI_BYTE, 0, 0, events_), "telling process 0");
 }
 
 std::optional<Event> MpiProcess::next_event(std::chrono::milliseconds wait) {
@@ -271,7 +339,7 @@ void MpiProcess::take_orders() {
 
 void MpiProcess::send_directive(const Directive& directive) {
   for (int r = 1; r < size_; ++r) {
-    check(MPI_Send(&directive, sizeof directive, MPI_BYTE, r, 0, orders_comm_), "giving an order");
+    check_mpi(MPI_Send(&directive, sizeof directive, MPI_BYTE, r, 0, orders_comm_), "giving an order");
   }
 }
 
@@ -329,6 +397,10 @@ std::string MpiProcess::broadcast(const std::string& text) {
 void MpiProcess::abort() {
   aborted_ = true;
   orders_.abort();
+  {
+    const std::lock_guard lock(sends_mutex_);
+    if (device_endpoint_) device_endpoint_->abort();  // or its memory could never be given back
+  }
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
 }

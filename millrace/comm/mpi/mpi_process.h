@@ -1,6 +1,6 @@
 // One process per worker under mpirun or srun. Launching, rendezvous and transport are MPI's; messages keep their names
-// as tags. A thread of its own moves sums over replicas forward while the worker computes, passes events on, and keeps
-// watch over the other processes.
+// as tags; between GPUs they go another way where there is one. A thread of its own moves sums over replicas forward
+// while the worker computes, passes events on, and keeps watch over the other processes.
 #pragma once
 
 #include <mpi.h>
@@ -21,6 +21,7 @@
 
 namespace millrace::comm {
 
+class MpiDeviceEndpoint;
 class MpiEndpoint;
 
 class MpiProcess : public Process {
@@ -34,6 +35,7 @@ class MpiProcess : public Process {
 
   void open(const Topology& topology) override;
   std::unique_ptr<Endpoint> connect(int worker, backend::Memory& memory) override;
+  void decline_to_join() override;
   void tell(const Event& event) override;
   std::optional<Event> next_event(std::chrono::milliseconds wait) override;
   void order(const Order& order) override;
@@ -48,8 +50,11 @@ class MpiProcess : public Process {
   bool term_was_asked() const override { return peer_watch_->term_was_asked(); }
 
  private:
+  friend class MpiDeviceEndpoint;
   friend class MpiEndpoint;
 
+  std::unique_ptr<Endpoint> join_devices(int worker, backend::Memory& memory, std::string& reason);
+  [[noreturn]] void end_unjoined(const std::string& failure);
   void serve();
   void wait_for_all();
   void check_abort() const {
@@ -68,13 +73,14 @@ class MpiProcess : public Process {
 
   int rank_ = 0, size_ = 1, size_on_host_ = 1;
   MPI_Comm messages_ = MPI_COMM_NULL, sums_ = MPI_COMM_NULL, events_ = MPI_COMM_NULL, orders_comm_ = MPI_COMM_NULL,
-           control_ = MPI_COMM_NULL;
+           control_ = MPI_COMM_NULL, notices_ = MPI_COMM_NULL;
   Topology topology_;
   std::unique_ptr<SumEngine> sum_engine_;
   std::unique_ptr<PeerWatch> peer_watch_;
 
   std::mutex sends_mutex_;
   MpiEndpoint* endpoint_ = nullptr;
+  MpiDeviceEndpoint* device_endpoint_ = nullptr;
 
   Event incoming_;
   MPI_Request incoming_request_ = MPI_REQUEST_NULL;
