@@ -28,7 +28,16 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # older CMakes do not know that nv
 endif()
 find_package(CUDAToolkit REQUIRED)
 
+find_path(nccl_include nccl.h HINTS ${cuda_root}/include)
+find_library(nccl_library nccl HINTS ${cuda_root}/lib64 ${cuda_root}/lib)
+
 file(GLOB cuda_sources CONFIGURE_DEPENDS millrace/backend/cuda/*.cu millrace/backend/cuda/*.cpp)
+if(nccl_include AND nccl_library)
+  list(FILTER cuda_sources EXCLUDE REGEX "/nccl_missing\\.cpp$")
+else()
+  message(STATUS "NCCL not found: GPUs of several processes go through the host; install libnccl-dev")
+  list(FILTER cuda_sources EXCLUDE REGEX "/nccl_fabric\\.cpp$")
+endif()
 add_library(millrace_cuda MODULE ${cuda_sources})
 set_target_properties(millrace_cuda PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
@@ -36,3 +45,7 @@ target_include_directories(millrace_cuda PRIVATE ${CMAKE_SOURCE_DIR} ${cudnn_inc
 target_compile_options(millrace_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda -Xcompiler=-Wno-pedantic>)
 target_link_libraries(millrace_cuda PRIVATE millrace CUDA::cudart_static CUDA::cublasLt ${cudnn_library} fmt::fmt)
+if(nccl_include AND nccl_library)
+  target_include_directories(millrace_cuda SYSTEM PRIVATE ${nccl_include})
+  target_link_libraries(millrace_cuda PRIVATE ${nccl_library})
+endif()

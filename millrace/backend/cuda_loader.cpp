@@ -25,7 +25,10 @@ Loaded load() {
             "or write device: cpu"};
   }
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) return {nullptr, fmt::format("{}; install cuDNN 9 and cuBLAS 13, or write device: cpu", dlerror())};
+  if (!handle)
+    return {nullptr,
+            fmt::format("{}; install cuDNN 9, cuBLAS 13 and, if it was built with it, NCCL 2, or write device: cpu",
+                        dlerror())};
   const auto* library = static_cast<const CudaLibrary*>(dlsym(handle, kCudaLibrarySymbol));
   if (!library) return {nullptr, fmt::format("{} is not of this build; build again", file.string())};
   return {library, {}};

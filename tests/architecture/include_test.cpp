@@ -108,7 +108,7 @@ TEST(Architecture, VendorHeadersStayInTheirFolder) {
                                                                  {"cuda", "millrace/backend/cuda"},
                                                                  {"cudnn", "millrace/backend/cuda"},
                                                                  {"cublas", "millrace/backend/cuda"},
-                                                                 {"nccl", "millrace/comm/nccl"},
+                                                                 {"nccl", "millrace/backend/cuda"},
                                                                  {"mpi", "millrace/comm/mpi"},
                                                                  {"yaml-cpp", "millrace/job"},
                                                                  {"jpeglib", "millrace/data/image"},

@@ -13,6 +13,7 @@
 #include "millrace/backend/cuda/kernels.h"
 #include "millrace/backend/cuda/layout.h"
 #include "millrace/backend/cuda/matmul.h"
+#include "millrace/backend/cuda/nccl_fabric.h"
 #include "millrace/backend/cuda/outlet.h"
 #include "millrace/backend/cuda/recording.h"
 #include "millrace/backend/cuda/row_pitch.h"
@@ -230,6 +231,8 @@ class CudaBackend final : public Backend {
     cuda::scale_floats(device_, values, count, factor);
     wait();
   }
+
+  std::unique_ptr<Fabric> make_fabric() override { return cuda::make_nccl_fabric(options_.device); }
 
   void begin(const StepContext& context) override {
     // Stretches of a step have one context, mostly: nothing is launched to write the same again.

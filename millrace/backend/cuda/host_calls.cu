@@ -18,6 +18,16 @@ __global__ void scale(float* values, int64_t count, float factor) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count; i += stride) values[i] *= factor;
 }
 
+__global__ void add_members(float* own, int64_t count, int member, const float* others, int64_t pitch, int members) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count; i += stride) {
+    const auto value = [&](int m) { return m == member ? own[i] : others[(m < member ? m : m - 1) * pitch + i]; };
+    float total = value(0);
+    for (int m = 1; m < members; ++m) total += value(m);
+    own[i] = total;
+  }
+}
+
 template <typename T>
 __global__ void random(T* values, int64_t count) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
@@ -45,6 +55,14 @@ void scale_floats(const Device& device, float* values, size_t count, float facto
   const auto elements = static_cast<int64_t>(count);
   scale<<<grid_for(device, elements, kThreads), kThreads, 0, device.stream>>>(values, elements, factor);
   MILLRACE_LAUNCHED("scale");
+}
+
+void add_in_order(const Device& device, float* own, size_t count, int member, const float* others, size_t pitch,
+                  int members) {
+  const auto elements = static_cast<int64_t>(count);
+  add_members<<<grid_for(device, elements, kThreads), kThreads, 0, device.stream>>>(
+      own, elements, member, others, static_cast<int64_t>(pitch), members);
+  MILLRACE_LAUNCHED("add_members");
 }
 
 void fill_random(const Device& device, void* memory, int64_t elements, DType dtype) {
