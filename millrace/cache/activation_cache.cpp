@@ -199,10 +199,8 @@ CacheCounts ActivationCache::counts() const {
 }
 
 int64_t ActivationCache::num_entries(const FrozenPrefix& prefix) const {
-  for (const CacheDepth& depth : head().depths) {
-    if (depth.word.is_open() && is_of(depth, prefix)) return depth.num_entries;
-  }
-  return 0;
+  const std::optional<Use> at = use(prefix);
+  return at ? at->depth->num_entries.load() : 0;
 }
 
 std::optional<size_t> ActivationCache::find(const FrozenPrefix& prefix) const {
@@ -212,7 +210,7 @@ std::optional<size_t> ActivationCache::find(const FrozenPrefix& prefix) const {
   return std::nullopt;
 }
 
-std::optional<ActivationCache::Use> ActivationCache::use(const FrozenPrefix& prefix) {
+std::optional<ActivationCache::Use> ActivationCache::use(const FrozenPrefix& prefix) const {
   for (size_t i = 0; i < kDepths; ++i) {
     CacheDepth& depth = head().depths[i];
     if (!depth.word.enter()) continue;

@@ -117,7 +117,7 @@ class ActivationCache {
   };
 
   std::optional<size_t> find(const FrozenPrefix& prefix) const;  // under the table's lock
-  std::optional<Use> use(const FrozenPrefix& prefix);
+  std::optional<Use> use(const FrozenPrefix& prefix) const;
   std::optional<Old> own_older(const Use& newer, int64_t sample);
   Place make_room(const Use& at, int64_t sample);
   std::optional<std::span<const std::byte>> encode(const CacheDepth& depth, int64_t sample,
