@@ -157,8 +157,11 @@ def lose_a_worker(runner, name):
         process.kill()
         fail(f"{name}: the others hang when worker 1 dies", out)
     with open(out + ".log", encoding="utf-8", errors="replace") as file:
-        named = "worker 1 on " in file.read()
+        said = file.read()
+    named = "worker 1 on " in said
     print(f"{name:12} ends {time.time() - killed:.1f} s after a worker died, which is {'' if named else 'NOT '}named", flush=True)
+    if not named:
+        print(said[-3000:], flush=True)
     return code != 0 and named
 
 

@@ -25,11 +25,38 @@
 namespace millrace::backend {
 namespace cuda {
 
+namespace {
+
+std::string_view name_of_file(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// An earlier kernel went wrong, not the call that was told.
+bool is_of_a_kernel(cudaError_t status) {
+  switch (status) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorAssert:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorLaunchFailure: return true;
+    default: return false;
+  }
+}
+
+std::string launched_before(cudaError_t status) {
+  if (!is_of_a_kernel(status) || !last_launch.kernel) return {};
+  return fmt::format("; the last of our kernels before it was {} ({}:{})", last_launch.kernel,
+                     name_of_file(last_launch.file), last_launch.line);
+}
+
+}  // namespace
+
 void check(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) return;
-  const std::string_view path(file);
-  fail_run("CUDA: {} ({}), {}:{}: {}", cudaGetErrorString(status), cudaGetErrorName(status),
-           path.substr(path.rfind('/') + 1), line, call);
+  fail_run("CUDA: {} ({}), {}:{}: {}{}", cudaGetErrorString(status), cudaGetErrorName(status), name_of_file(file), line,
+           call, launched_before(status));
 }
 
 void refuse_pass(const NodeView& view) {

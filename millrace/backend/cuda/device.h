@@ -19,9 +19,16 @@ namespace millrace::backend::cuda {
 void check(cudaError_t status, const char* call, const char* file, int line);
 #define MILLRACE_CUDA(call) ::millrace::backend::cuda::check((call), #call, __FILE__, __LINE__)
 
-// After a kernel was launched.
+// After a kernel was launched. What it does wrong is seen later, by another call, which then names it.
+struct Launch {
+  const char* kernel = nullptr;
+  const char* file = nullptr;
+  int line = 0;
+};
+inline thread_local Launch last_launch;
 inline void check_launch(const char* kernel, const char* file, int line) {
   check(cudaGetLastError(), kernel, file, line);
+  last_launch = {kernel, file, line};
 }
 #define MILLRACE_LAUNCHED(kernel) ::millrace::backend::cuda::check_launch(kernel, __FILE__, __LINE__)
 

@@ -14,9 +14,11 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
   cudaGraphExec_t get() const { return run_; }
+  const Launch& last() const { return last_; }
 
  private:
   cudaGraphExec_t run_ = nullptr;
+  const Launch last_ = last_launch;  // that was recorded
 };
 
 }  // namespace
@@ -44,7 +46,9 @@ std::shared_ptr<const void> Recorder::end() {
 }
 
 void Recorder::play(const void* recording) const {
-  MILLRACE_CUDA(cudaGraphLaunch(static_cast<const Recording*>(recording)->get(), device_.stream));
+  const auto* played = static_cast<const Recording*>(recording);
+  MILLRACE_CUDA(cudaGraphLaunch(played->get(), device_.stream));
+  last_launch = played->last();
 }
 
 }  // namespace millrace::backend::cuda
