@@ -2,7 +2,7 @@
 """ViT-B/16 on one GPU with 0, 4, 8 and 11 of its 12 layers frozen, their output computed and kept: what a step takes,
 beside what the planner says it will, from one profile of the whole model.
 Options: [--precision fp16] [--batch 64] [--build build/gpu] [--out FILE]"""
-import argparse, json, statistics, subprocess, sys, tempfile
+import argparse, json, re, statistics, subprocess, sys, tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +23,7 @@ def call(*words):
     done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+    return done.stdout.strip()
 
 
 def main():
@@ -59,8 +60,16 @@ def main():
                 print(f"{frozen:6}  {cache:>5}  {predicted:7.2f} ms  {measured:7.2f} ms  {predicted / measured:6.3f}"
                       f"  (waiting for data {100 * waited:.1f}%)", flush=True)
     if arguments.out:
-        Path(arguments.out).write_text(json.dumps({"command": "bench/elastic_gpu.py " + " ".join(sys.argv[1:]),
-                                                   "rows": rows}, indent=1) + "\n")
+        facts = {
+            "benchmark": "elastic_gpu",
+            "gpu": call("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"),
+            "commit": subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True,
+                                     text=True).stdout.strip(),
+            "command": re.sub(r" --out \S+", "", " ".join(["bench/elastic_gpu.py", *sys.argv[1:]])),
+            "precision": arguments.precision,
+            "batch": arguments.batch,
+        }
+        Path(arguments.out).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
 main()

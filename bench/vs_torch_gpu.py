@@ -196,6 +196,11 @@ def main():
         records.append(record)
         print(f"{model:10} {batch:5} {precision:>5} {best:8.0f} {medians['millrace']:9.0f} {record['ratio']:6.2f} "
               f"{torch_mib:10.0f} {planned:7.0f} {record['memory_ratio']:6.2f}", flush=True)
+        if arguments.out:  # after each row: a run that is cut short has measured something
+            facts = {} if arguments.alone else version_facts(arguments.millrace)
+            with open(arguments.out, "w") as file:
+                json.dump({**facts, "rows": records}, file, indent=1)
+                file.write("\n")
         sides.clear()
         if not arguments.alone:
             import torch
@@ -203,11 +208,6 @@ def main():
             torch._dynamo.reset()
             gc.collect()
             torch.cuda.empty_cache()
-    if arguments.out:
-        facts = {} if arguments.alone else version_facts(arguments.millrace)
-        with open(arguments.out, "w") as file:
-            json.dump({**facts, "rows": records}, file, indent=1)
-            file.write("\n")
 
 
 if __name__ == "__main__":
