@@ -10,6 +10,8 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -31,11 +33,19 @@ constexpr int kOtherStreams = 4;
 // A peer's death is known here before it is named; what names it comes first.
 constexpr auto kTimeToName = std::chrono::seconds(20);
 
+// The other end is gone: who it was, and why, others say better.
+class PeerGone : public std::runtime_error {
+ public:
+  using runtime_error::runtime_error;
+};
+
 void check(ncclResult_t status, const char* call, ncclComm_t comm) {
   if (status == ncclSuccess) return;
-  const char* text = ncclGetLastError(comm);
-  fail_run("NCCL: {}: {}{}{}; parallel.nccl: off goes through the host", call, ncclGetErrorString(status),
-           text && *text ? ": " : "", text ? text : "");
+  const char* said = ncclGetLastError(comm);
+  const std::string text = fmt::format("NCCL: {}: {}{}{}; parallel.nccl: off goes through the host", call,
+                                       ncclGetErrorString(status), said && *said ? ": " : "", said ? said : "");
+  if (status == ncclRemoteError) throw PeerGone(text);
+  fail_run("{}", text);
 }
 #define MILLRACE_NCCL(call, comm) check((call), #call, comm)
 
@@ -137,27 +147,29 @@ class NcclFabric final : public Fabric {
   int64_t memory_bytes() const override { return memory_bytes_; }
 
   int send(int pair, const void* data, size_t bytes) override {
-    select();
-    Lane& lane = lanes_[pair];
-    MILLRACE_NCCL(ncclSend(data, bytes, ncclInt8, 1, lane.comm, lane.stream), lane.comm);
-    return depart(pair);
+    return fly(pair, [&](const Lane& lane) {
+      MILLRACE_NCCL(ncclSend(data, bytes, ncclInt8, 1, lane.comm, lane.stream), lane.comm);
+    });
   }
   int receive(int pair, void* data, size_t bytes) override {
-    select();
-    Lane& lane = lanes_[pair];
-    MILLRACE_NCCL(ncclRecv(data, bytes, ncclInt8, 0, lane.comm, lane.stream), lane.comm);
-    return depart(pair);
+    return fly(pair, [&](const Lane& lane) {
+      MILLRACE_NCCL(ncclRecv(data, bytes, ncclInt8, 0, lane.comm, lane.stream), lane.comm);
+    });
   }
   int sum(int group, std::span<float> data) override {
-    select();
-    for (size_t at = 0; at < data.size(); at += kPieceFloats) {
-      sum_piece(lanes_[group], data.subspan(at, std::min(kPieceFloats, data.size() - at)));
-    }
-    return depart(group);
+    return fly(group, [&](const Lane& lane) {
+      for (size_t at = 0; at < data.size(); at += kPieceFloats) {
+        sum_piece(lane, data.subspan(at, std::min(kPieceFloats, data.size() - at)));
+      }
+    });
   }
 
   bool done(int flight) override {
     select();
+    if (!gone_.empty()) {  // nothing arrives any more
+      await_naming(gone_);
+      return false;
+    }
     const cudaError_t status = cudaEventQuery(flights_[flight].landed);
     if (status == cudaErrorNotReady) {
       look_for_failure(lanes_[flights_[flight].lane].comm);
@@ -222,6 +234,17 @@ class NcclFabric final : public Fabric {
     return static_cast<int>(lanes_.size()) - 1;
   }
 
+  template <typename Calls>
+  int fly(int lane, Calls&& calls) {
+    select();
+    try {
+      calls(lanes_[lane]);
+    } catch (const PeerGone& gone) {
+      gone_ = gone.what();
+    }
+    return depart(lane);
+  }
+
   // The event that ends what was just called.
   int depart(int lane) {
     if (free_.empty()) {
@@ -239,6 +262,7 @@ class NcclFabric final : public Fabric {
 
   void land(int flight) {
     MILLRACE_CUDA(cudaStreamSynchronize(lanes_[flights_[flight].lane].stream));
+    if (!gone_.empty()) fail_run("{}", gone_);
     free_.push_back(flight);
   }
 
@@ -291,9 +315,17 @@ class NcclFabric final : public Fabric {
     ncclResult_t state = ncclSuccess;
     MILLRACE_NCCL(ncclCommGetAsyncError(comm, &state), comm);
     if (state == ncclSuccess || state == ncclInProgress) return;
+    try {
+      check(state, "waiting for what is under way", comm);
+    } catch (const std::exception& failure) {
+      await_naming(failure.what());
+    }
+  }
+
+  void await_naming(const std::string& failure) {
     const auto now = std::chrono::steady_clock::now();
     if (failed_at_ == std::chrono::steady_clock::time_point{}) failed_at_ = now;
-    if (now - failed_at_ > kTimeToName) check(state, "waiting for what is under way", comm);
+    if (now - failed_at_ > kTimeToName) fail_run("{}", failure);
   }
 
   const int device_;
@@ -303,6 +335,7 @@ class NcclFabric final : public Fabric {
   std::vector<Flight> flights_;
   std::vector<int> free_;  // of flights_
   int64_t memory_bytes_ = 0;
+  std::string gone_;  // what a call said of a peer that is gone
   std::chrono::steady_clock::time_point failed_at_;
 };
 
