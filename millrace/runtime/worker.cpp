@@ -121,7 +121,7 @@ Worker::List& Worker::bind(const schedule::Schedule& schedule) {
 template <typename Body>
 void Worker::timed(Activity activity, const Stage& stage, int64_t microbatch, Body&& body) {
   backend_.begin_range(name_of(activity));
-  const bool later = is_compute(activity) && !evaluating_ && flies();  // evaluation waits by itself
+  const bool later = is_compute(activity) && flies();
   const int64_t begin = later ? mark() : Timeline::now_ns();
   body();
   keep({begin, later ? mark() : Timeline::now_ns(), microbatch, stage.stage, activity}, later);
