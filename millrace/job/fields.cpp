@@ -318,7 +318,7 @@ std::vector<Field> make_fields() {
                    "dp: grow: the batch of a replica stays, and lr follows the whole: in proportion (sgd), by the root",
                    &Job::elastic, &E::grows),
       number<double>("elastic.guard", positive_or_zero, "0.05",
-                     "a test loss so much above the best, as a share of it, takes the last freezing back; 0: never",
+                     "a test loss so much above the best, as a share of it, takes a freezing back; 0: never",
                      &Job::elastic, &E::guard),
 
       choice<Winograd>("backend.winograd", {{"auto", Winograd::Auto}, {"off", Winograd::Off}}, {},

@@ -244,7 +244,7 @@ struct Elastic {
   std::string cache_dir = {};                // on which disk; empty: the system's temporary directory
   bool cache_half = false;                   // kept with sixteen bits
   bool grows = false;                        // the batch, with the number of replicas
-  double guard = 0;  // a test loss so much above the best, as a share of it, takes the last freezing back; 0: never
+  double guard = 0;  // a test loss so much above the best, as a share of it, takes a freezing back; 0: never
   bool operator==(const Elastic&) const = default;
 };
 

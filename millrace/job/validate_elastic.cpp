@@ -91,6 +91,12 @@ void validate_elastic(const Job& job, const std::string& where) {
     fail_input("{}: elastic.guard is {} and there is no test data to judge by; write {}, or elastic.guard: 0", where,
                elastic.guard, is_from_files(job.data.kind) ? "data.test" : "data.test_samples");
   }
+  if (elastic.guard > 0 && job.eval.every_epochs == 0) {
+    fail_input(
+        "{}: elastic.guard is {} and eval.every_epochs 0: the test loss is known at the end only; write "
+        "eval.every_epochs: 1, or elastic.guard: 0",
+        where, elastic.guard);
+  }
 }
 
 }  // namespace millrace::job

@@ -44,21 +44,24 @@ int64_t interval_steps(const job::Period& every, double steps_per_epoch) {
 
 }  // namespace
 
+void judge_freezing(double test_loss, FreezeState& state) {
+  state.evaluation = {test_loss, state.before};
+  state.best_loss = std::min(state.best_loss, test_loss);
+}
+
 FreezeDecision decide_freezing(const job::Elastic& elastic, int layers, const Decision& when,
-                               const std::vector<double>& squares, std::optional<double> test_loss,
-                               FreezeState& state) {
+                               const std::vector<double>& squares, FreezeState& state) {
   ++state.intervals;
   state.decided_at = when.at;
   const double allowed = state.best_loss * (1 + elastic.guard);
-  const bool worse = elastic.guard > 0 && test_loss && *test_loss > allowed;
-  if (test_loss) state.best_loss = std::min(state.best_loss, *test_loss);
+  // A loss that is none is more than any other.
+  const bool worse = elastic.guard > 0 && state.evaluation && !(state.evaluation->loss <= allowed);
   FreezeDecision decision;
-  if (worse && state.before < state.frozen) {
-    decision = {state.before,
-                fmt::format("test loss {:.4g} is more than {:.4g}, the best and its guard", *test_loss, allowed)};
-  } else if (worse) {
-    decision = {state.frozen,
-                fmt::format("test loss {:.4g} is still more than {:.4g}, the best and its guard", *test_loss, allowed)};
+  if (worse) {
+    const bool takes_back = state.evaluation->before < state.frozen;
+    decision = {takes_back ? state.evaluation->before : state.frozen,
+                fmt::format("test loss {:.4g} is {}more than {:.4g}, the best and its guard", state.evaluation->loss,
+                            takes_back ? "" : "still ", allowed)};
   } else {
     decision = elastic.freeze == job::Freeze::Gradient ? by_gradient(elastic, layers, squares, state)
                                                        : by_schedule(elastic, layers, state);

@@ -8,8 +8,8 @@
 // root of the sum of squares of all its parameters, over all updates of the interval. Pure functions of numbers that
 // are the same on every topology.
 //
-// With a guard, a test loss too far above the best one takes the last freezing back, and nothing more is frozen until
-// the loss has recovered.
+// With a guard, a test loss too far above the best one takes back the last freezing of which it is, with all that was
+// frozen since, and nothing more is frozen until the loss has recovered.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,15 @@ namespace millrace::plan {
 // What the rule remembers from one interval to the next.
 struct FreezeState {
   int frozen = 0;     // now
-  int before = 0;     // the last freezing: what a guard goes back to
+  int before = 0;     // the last freezing
   int intervals = 0;  // decided
+  // The last evaluation: its loss, and what a guard goes back to if that is too much.
+  struct Evaluation {
+    double loss = 0;
+    int before = 0;  // the freezing that was the last one then
+    bool operator==(const Evaluation&) const = default;
+  };
+  std::optional<Evaluation> evaluation;
   double best_loss = std::numeric_limits<double>::infinity();  // of all evaluations so far
   int64_t decided_at = -1;                                     // the step before which the last decision was taken
   // Decided, but not yet done: so many layers are frozen from step `boundary` on; -1: nothing is.
@@ -51,10 +58,12 @@ struct Decision {
 std::optional<Decision> next_decision(const job::Elastic& elastic, double steps_per_epoch, int64_t total_steps,
                                       int64_t from);
 
-// `squares`: of each layer 0 ... N, N being the task's own; not read by Freeze::Schedule. `test_loss`: of the last
-// evaluation, if there was one. Where something changes, `state` holds it in `next` until it is done.
+// An evaluation was made.
+void judge_freezing(double test_loss, FreezeState& state);
+// `squares`: of each layer 0 ... N, N being the task's own; not read by Freeze::Schedule. Where something changes,
+// `state` holds it in `next` until it is done.
 FreezeDecision decide_freezing(const job::Elastic& elastic, int layers, const Decision& when,
-                               const std::vector<double>& squares, std::optional<double> test_loss, FreezeState& state);
+                               const std::vector<double>& squares, FreezeState& state);
 // The boundary is reached.
 void apply_freezing(FreezeState& state);
 

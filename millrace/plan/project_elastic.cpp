@@ -47,7 +47,7 @@ ElasticProjection project_elastic(const Published& static_pipeline, const Publis
   ProjectedEpoch last{0, 0, "the static pipeline", projection.static_samples_per_s};
   projection.epochs.push_back(last);
   while (projection.epochs.size() < kEpochs) {
-    decide_freezing(job.elastic, num_layers(graph), {}, {}, {}, state);
+    decide_freezing(job.elastic, num_layers(graph), {}, {}, state);
     kept = last.frozen;
     apply_freezing(state);
     if (state.frozen != last.frozen || kept != last.kept) {

@@ -284,7 +284,6 @@ void Conductor::decide() {
     process_.order({Order::Kind::Watch, position_, 0, 0});
     report.squares = await_squares();
   }
-  if (result_.evaluation) report.test_loss = result_.evaluation->loss();
   observer_.on_interval(report);
   since_ = latest_ = Clock::now();
 }

@@ -27,8 +27,7 @@ struct StepReport {
 // What is known when it is to be decided which layers stand still.
 struct IntervalReport {
   plan::Decision decision;
-  std::vector<double> squares;      // of each layer's gradients (plan::layer_squares); empty: they are not watched
-  std::optional<double> test_loss;  // of the last evaluation
+  std::vector<double> squares;  // of each layer's gradients (plan::layer_squares); empty: they are not watched
 };
 
 // Called on process 0, from the thread that runs the training; on_samples from the threads of the workers.

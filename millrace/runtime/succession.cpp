@@ -53,6 +53,7 @@ TrainingResult Succession::run(const Observer& observer) {
     on_step(step);
   };
   observer_.on_evaluation = [this, on_evaluation = observer.on_evaluation](double epoch, const Metrics& metrics) {
+    judge_freezing(metrics.loss(), freezing_);
     on_evaluation(epoch, metrics);
     busy_until_ = std::chrono::steady_clock::now();
   };
@@ -147,8 +148,8 @@ void Succession::gather_records() {
 }
 
 void Succession::decide(const IntervalReport& report) {
-  const plan::FreezeDecision decision = decide_freezing(now_.job.elastic, now_.training->layers(), report.decision,
-                                                        report.squares, report.test_loss, freezing_);
+  const plan::FreezeDecision decision =
+      decide_freezing(now_.job.elastic, now_.training->layers(), report.decision, report.squares, freezing_);
   if (freezing_.next < 0) {
     observer_.on_note(fmt::format("step {}: {} of {} layers stay frozen: {}", report.decision.at, freezing_.frozen,
                                   now_.training->layers(), decision.why));

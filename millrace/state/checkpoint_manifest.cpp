@@ -126,6 +126,9 @@ ordered_json freezing_to_json(const plan::FreezeState& freezing) {
                          {"intervals", freezing.intervals},
                          {"decided_at", freezing.decided_at + 1}};
   if (std::isfinite(freezing.best_loss)) object["best_loss"] = freezing.best_loss;
+  if (const auto& last = freezing.evaluation) {  // a loss that is no number is null, as JSON has it
+    object["evaluation"] = {{"loss", last->loss}, {"before", last->before}};
+  }
   if (freezing.next >= 0) object["next"] = {{"frozen", freezing.next}, {"boundary", freezing.boundary}};
   return object;
 }
@@ -144,6 +147,11 @@ plan::FreezeState parse_freezing(const json& object, const std::string& where) {
   freezing.intervals = layers(members, "intervals");
   freezing.decided_at = members.whole("decided_at") - 1;  // steps, of which none is before the first
   if (object.contains("best_loss")) freezing.best_loss = members.finite("best_loss", object["best_loss"]);
+  if (object.contains("evaluation")) {
+    const Members last(object["evaluation"], where + "evaluation: ");
+    const json& loss = last.at("loss");
+    freezing.evaluation = {loss.is_null() ? std::nan("") : last.finite("loss", loss), layers(last, "before")};
+  }
   if (!object.contains("next")) return freezing;
   const Members next(object["next"], where + "next: ");
   freezing.next = layers(next, "frozen");

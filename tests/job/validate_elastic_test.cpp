@@ -69,6 +69,12 @@ TEST(ValidateElastic, FreezingNeedsStepsThatAllStagesHaveFinished) {
     job.elastic.guard = 0.1;
     job.data.test_samples = 10;
   })());
+  EXPECT_THAT(elastic([](Job& job) {
+                job.elastic.guard = 0.1;
+                job.data.test_samples = 10;
+                job.eval.every_epochs = 0;
+              }),
+              refuses("the test loss is known at the end only; write eval.every_epochs: 1"));
 }
 
 TEST(ValidateElastic, ACacheNeedsRoomAndSamplesThatAreAllUsed) {

@@ -31,7 +31,7 @@ TEST(FreezeRule, FollowsTheSchedule) {
   FreezeState state;
   std::vector<int> course;
   for (int interval = 0; interval < 9; ++interval) {
-    decide_freezing(third, 12, {}, {}, {}, state);
+    decide_freezing(third, 12, {}, {}, state);
     apply_freezing(state);
     course.push_back(state.frozen);
   }
@@ -52,7 +52,7 @@ TEST(FreezeRule, EqualsTheRuleOnNorms) {
       }
       const int expected = published_rule(alpha, layers, state.frozen, norms);
       const FreezeDecision decision =
-          decide_freezing(elastic(job::Freeze::Gradient, alpha), layers, {}, squares, {}, state);
+          decide_freezing(elastic(job::Freeze::Gradient, alpha), layers, {}, squares, state);
       ASSERT_EQ(decision.frozen, expected) << decision.why;
       apply_freezing(state);
     }
@@ -61,15 +61,14 @@ TEST(FreezeRule, EqualsTheRuleOnNorms) {
 
 TEST(FreezeRule, TheHeadIsNeverFrozen) {
   FreezeState state;
-  decide_freezing(elastic(job::Freeze::Gradient, 0.999), 3, {}, {4, 3, 2, 1}, {}, state);
+  decide_freezing(elastic(job::Freeze::Gradient, 0.999), 3, {}, {4, 3, 2, 1}, state);
   EXPECT_EQ(state.next, 3);
 }
 
 TEST(FreezeRule, TheFirstLayerThatLearnsMayBeTheOneThatLearnsLeast) {
   FreezeState state;
   state.frozen = 2;
-  const FreezeDecision decision =
-      decide_freezing(elastic(job::Freeze::Gradient, 0.5), 4, {}, {0, 0, 1, 2, 3}, {}, state);
+  const FreezeDecision decision = decide_freezing(elastic(job::Freeze::Gradient, 0.5), 4, {}, {0, 0, 1, 2, 3}, state);
   EXPECT_EQ(decision.frozen, 2);
   EXPECT_NE(decision.why.find("layer 3"), std::string::npos) << decision.why;
 }
@@ -79,7 +78,8 @@ TEST(FreezeRule, AGuardTakesTheLastFreezingBackAndWaits) {
   guarded.guard = 0.1;
   FreezeState state;
   const auto decide = [&](double test_loss) {
-    const FreezeDecision decision = decide_freezing(guarded, 12, {}, {}, test_loss, state);
+    judge_freezing(test_loss, state);
+    const FreezeDecision decision = decide_freezing(guarded, 12, {}, {}, state);
     apply_freezing(state);
     return decision.frozen;
   };
@@ -88,6 +88,36 @@ TEST(FreezeRule, AGuardTakesTheLastFreezingBackAndWaits) {
   EXPECT_EQ(decide(1.0), 4) << "0.99 is allowed";
   EXPECT_EQ(decide(1.0), 4) << "not recovered";
   EXPECT_EQ(decide(0.95), 11) << "recovered: the schedule goes on where it is by now";
+}
+
+// Decisions are taken before the evaluation of their boundary: what is known is of the boundary before.
+TEST(FreezeRule, AGuardTakesBackTheFreezingOfWhichTheLossIs) {
+  job::Elastic guarded = elastic(job::Freeze::Schedule, 1. / 3);
+  guarded.guard = 0.1;
+  FreezeState state;
+  const auto interval = [&](double test_loss) {
+    decide_freezing(guarded, 12, {}, {}, state);
+    judge_freezing(test_loss, state);  // of the weights as they were until now
+    apply_freezing(state);
+    return state.frozen;
+  };
+  EXPECT_EQ(interval(1.0), 4);
+  EXPECT_EQ(interval(1.2), 7) << "not known yet: 4 layers made it worse";
+  EXPECT_EQ(interval(1.3), 0) << "those 4, and the 3 that were frozen since";
+  EXPECT_EQ(interval(1.3), 0) << "not recovered; the loss is that of 7 layers";
+  EXPECT_EQ(interval(0.9), 0) << "the same";
+  EXPECT_EQ(interval(0.9), 11) << "recovered: the schedule goes on where it is by now";
+}
+
+TEST(FreezeRule, ALossThatIsNoNumberIsTooMuch) {
+  job::Elastic guarded = elastic(job::Freeze::Schedule, 0.5);
+  guarded.guard = 0.1;
+  FreezeState state;
+  state.frozen = 6;
+  judge_freezing(1, state);
+  judge_freezing(std::nan(""), state);
+  EXPECT_EQ(decide_freezing(guarded, 12, {}, {}, state).frozen, 0);
+  EXPECT_EQ(state.best_loss, 1);
 }
 
 TEST(FreezeRule, LayersTakeTheirParametersSquares) {

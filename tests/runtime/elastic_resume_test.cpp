@@ -1,80 +1,13 @@
 // A run whose layers freeze goes on from a checkpoint of any moment as if it had not been interrupted: before a
 // decision, between it and its boundary, and behind it.
-#include <gtest/gtest.h>
-
-#include <filesystem>
-
-#include "millrace/job/reader.h"
-#include "millrace/runtime/succession.h"
-#include "millrace/state/checkpoint_store.h"
-#include "runtime/training_harness.h"
-#include "state/temporary_folder.h"
+#include "runtime/elastic_harness.h"
 
 namespace millrace::runtime {
 namespace {
 
 namespace fs = std::filesystem;
 
-job::Job freezing_job(job::Freeze freeze) {
-  job::Job job = small_job();
-  job.model = small_vit(16, 12, 3);
-  job.model.layers = 4;
-  job.optimizer.kind = job::Algorithm::AdamW;
-  job.optimizer.lr = 0.002;
-  job.steps = 26;
-  job.data.test_samples = 5;
-  job.parallel.mode = job::Mode::OneFOneB;
-  job.parallel.placement = straight(2);
-  job.parallel.microbatches = 2;
-  job.elastic.freeze = freeze;
-  job.elastic.alpha = 0.4;
-  job.elastic.every = {job::Period::Unit::Steps, 8};  // decided two steps ahead
-  return job;
-}
-
-struct Ran {
-  state::State state;
-  TrainingResult result;
-  std::vector<Stretch> stretches;
-};
-
-class ElasticResume : public state::TemporaryFolder {
- protected:
-  // From the newest checkpoint of the folder, if there is one.
-  Ran train(job::Job job, const fs::path& checkpoints, int64_t stop_at = -1) {
-    const std::vector<fs::path> saved =
-        fs::exists(checkpoints) ? state::CheckpointStore(checkpoints).list() : std::vector<fs::path>();
-    plan::FreezeState freezing;
-    StateReader reader;
-    if (!saved.empty()) {
-      const fs::path from = saved.back();
-      const state::Manifest manifest = state::read_manifest(from);
-      job = job::parse_job(state::read_job(from, manifest), "job.yaml", {});
-      freezing = *manifest.freezing;
-      reader = [=](const Session::Wanted& wanted) { return state::read_state(from, manifest, wanted); };
-    }
-    const auto process = comm::make_local_process();
-    const Succession::Planner planner = [](const job::Job& now, int frozen, int) {
-      NextPlan next;
-      next.job = now;
-      next.job.model.frozen = frozen;
-      if (now.elastic.grows) next.job.batch = 2 * now.batch;
-      return next;
-    };
-    Succession succession(std::make_unique<Training>(job, *process, MachineLimit{}, OnMeasure(), reader), job, *process,
-                          {}, planner, freezing);
-    Observer observer;
-    int64_t told = 0;
-    observer.on_step = [&](const StepReport& step) { told = step.step + 1; };
-    observer.wants_to_end = [&] { return stop_at >= 0 && told >= stop_at; };
-    observer.checkpoints = checkpoints;
-    Ran ran;
-    ran.result = succession.run(observer);
-    ran.state = succession.training().state();
-    ran.stretches = succession.stretches();
-    return ran;
-  }
-};
+class ElasticResume : public ElasticTraining {};
 
 TEST_F(ElasticResume, GoesOnFromEveryStep) {
   for (const job::Freeze freeze : {job::Freeze::Schedule, job::Freeze::Gradient}) {

@@ -474,10 +474,20 @@ TEST_F(Checkpoint, KnowsWhatIsFrozenAndWhatIsAboutToBe) {
   const State state = small_state();
   Manifest manifest = small_manifest(state);
   manifest.shards = write_shards(folder_, 0, state);
-  manifest.freezing = plan::FreezeState{
-      .frozen = 4, .before = 2, .intervals = 3, .best_loss = 0.25, .decided_at = 95, .next = 7, .boundary = 100};
+  manifest.freezing = plan::FreezeState{.frozen = 4,
+                                        .before = 2,
+                                        .intervals = 3,
+                                        .evaluation = plan::FreezeState::Evaluation{0.5, 1},
+                                        .best_loss = 0.25,
+                                        .decided_at = 95,
+                                        .next = 7,
+                                        .boundary = 100};
   write_manifest(folder_, manifest, kJob);
   EXPECT_EQ(read_manifest(folder_).freezing, manifest.freezing);
+  manifest.freezing->evaluation->loss = std::nan("");
+  write_manifest(folder_, manifest, kJob);
+  EXPECT_TRUE(std::isnan(read_manifest(folder_).freezing->evaluation.value().loss));
+  EXPECT_EQ(read_manifest(folder_).freezing->evaluation->before, 1);
   manifest.freezing = plan::FreezeState{};
   write_manifest(folder_, manifest, kJob);
   EXPECT_EQ(read_manifest(folder_).freezing, manifest.freezing);
