@@ -1,4 +1,5 @@
 // A run whose layers freeze, as a user starts it.
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include <map>
@@ -106,6 +107,35 @@ TEST_F(ElasticCommand, LayersThatNeverLearnedHaveAVerdictToo) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("from step 0, what layers 1 to 3 make: "));
   EXPECT_THAT(run({"report", "run"}).out, HasSubstr("from step 0, what layers 1 to 3 make: "));
+}
+
+// Freezing, pipeline, replicas and cache, alone and together: what runs has the loss of the run that only freezes.
+TEST_F(ElasticCommand, AllSixteenCombinationsRunOrSayWhatTheyLack) {
+  std::vector<double> losses;
+  for (int bits = 0; bits < 16; ++bits) {
+    const auto on = [bits](int bit) { return bits & bit ? "on" : "off"; };
+    const std::vector<std::string> switches = {fmt::format("elastic.freeze={}", bits & 1 ? "schedule" : "off"),
+                                               fmt::format("elastic.pipe={}", on(2)),
+                                               fmt::format("elastic.dp={}", on(4)),
+                                               fmt::format("elastic.cache={}", on(8)),
+                                               "parallel.mode=1f1b",
+                                               "parallel.placement=0:0.0:1",
+                                               "parallel.microbatches=2"};
+    SCOPED_TRACE(fmt::format("{}", fmt::join(switches, " ")));
+    const std::string folder = fmt::format("run{}", bits);
+    const Outcome outcome = run({"train", "job.yaml", "--out", folder}, switches);
+    if (outcome.exit_code == 0) {
+      const nlohmann::json summary = json(folder + "/summary.json");
+      EXPECT_EQ(summary.at("samples"), 3 * 26);
+      if (bits & 1) losses.push_back(summary.at("loss"));
+    } else {
+      EXPECT_EQ(outcome.exit_code, 2);
+      EXPECT_THAT(outcome.err, testing::AllOf(HasSubstr("elastic."), HasSubstr("write ")));
+      EXPECT_FALSE(std::filesystem::exists(path(folder)));
+    }
+  }
+  ASSERT_EQ(losses.size(), 6u);
+  for (const double loss : losses) EXPECT_NEAR(loss, losses[0], 1e-5 * losses[0]);
 }
 
 TEST_F(ElasticCommand, AModelWithoutLayersIsRefused) {
