@@ -6,6 +6,8 @@ Options: [--device cpu] [--batch 64] [--steps 120] [--every 50] [--repeats 3] [-
 import argparse, json, shutil, statistics, subprocess, tempfile
 from pathlib import Path
 
+import bench_record
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -53,9 +55,8 @@ def main():
     print(f"medians: {100 * statistics.median(r['wait_share_of_a_step'] for r in rows):.2f}% of a step waited a save, "
           f"all steps {100 * statistics.median(r['slowdown'] for r in rows):+.2f}%")
     if options.out:
-        Path(options.out).write_text(json.dumps({"benchmark": "checkpoint", "device": options.device,
-                                                 "batch": options.batch, "every": options.every,
-                                                 "steps": options.steps, "runs": rows}, indent=1) + "\n")
+        bench_record.write(options.out, "checkpoint", {"device": options.device, "batch": options.batch,
+                                                       "every": options.every, "steps": options.steps, "runs": rows})
 
 
 main()

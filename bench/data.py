@@ -14,13 +14,13 @@ import argparse
 import io
 import json
 import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+import bench_record
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SPEED_TARGET = 2.0
@@ -202,45 +202,24 @@ def report_training(result):
               f"{median(runs, 'planned_bytes') / 2**20:>13.0f}{median(runs, 'measured_bytes') / 2**20:>14.0f}", flush=True)
 
 
-def output_of(*command):
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return result.stdout.strip() if result.returncode == 0 else ""
-
-
-def machine():
-    with open("/proc/cpuinfo") as file:
-        name = re.search(r"^model name\s*:\s*(.+)$", file.read(), re.M)
-    return {"cpu": name.group(1).strip() if name else platform.machine(), "cores": len(os.sched_getaffinity(0))}
-
-
 def versions():
     import PIL
     import torch
     import torchvision
 
-    jpeg = output_of("dpkg-query", "-W", "-f", "${Version}", "libjpeg62-turbo")
+    jpeg = bench_record.output_of("dpkg-query", "-W", "-f", "${Version}", "libjpeg62-turbo")
     return {"torch": torch.__version__, "torchvision": torchvision.__version__, "pillow": PIL.__version__,
             "libjpeg-turbo": jpeg or None}
 
 
 def write_record(results, training, args):
-    changed = output_of("git", "status", "--porcelain", "--", "millrace", "bench", "CMakeLists.txt")
-    record = {
-        "benchmark": "data",
-        "commit": output_of("git", "rev-parse", "HEAD") or None,
-        "uncommitted_changes": bool(changed),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": machine(),
+    bench_record.write(args.json, "data", {
         "versions": versions(),
         "arguments": {key: getattr(args, key) for key in ["quality", "size", "passes", "repeats", "steps"]},
         "speed_ratio": results[0]["speed_ratio"],
         "results": results,
         "training": training,
-    }
-    with open(args.json + ".tmp", "w") as file:
-        json.dump(record, file, indent=1)
-        file.write("\n")
-    os.replace(args.json + ".tmp", args.json)
+    })
 
 
 def parse_args():

@@ -8,8 +8,10 @@ Options: [--seeds 3] [--epochs 10] [--samples 4000] [--noise 40] [--out FILE] [-
 With --cache-cost instead: what elastic.cache costs where it cannot pay. One cheap layer with a large output stands still
 from the beginning, on one worker, and the run ends before much of what was kept is fetched: after --epochs 1 to 3. The
 same job with the cache and without it, in turn, as often as --seeds says. Promised is a ratio of at most 1.02."""
-import argparse, json, math, os, random, statistics, subprocess, sys, tempfile
+import argparse, json, math, random, statistics, subprocess, sys, tempfile
 from pathlib import Path
+
+import bench_record
 
 ROOT = Path(__file__).resolve().parent.parent
 MILLRACE = ROOT / "build/release/bin/millrace"
@@ -125,19 +127,6 @@ def cache_cost(work, arguments):
     return {"median_s": medians, "ratio": ratio, "runs_s": seconds}
 
 
-def machine():
-    words = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
-    return next((line.split(":")[1].strip() for line in words.splitlines() if line.startswith("Model name")), "")
-
-
-def write_record(arguments, figures):
-    if not arguments.out:
-        return
-    Path(arguments.out).write_text(json.dumps(
-        {"command": "bench/elastic.sh " + " ".join(sys.argv[1:]), "machine": machine(), "cores": os.cpu_count(),
-         **figures}, indent=1) + "\n")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
@@ -155,7 +144,10 @@ def main():
         work = Path(folder)
         write_sets(work, arguments.samples, 1000, arguments.noise)
         if arguments.cache_cost:
-            return write_record(arguments, cache_cost(work, arguments))
+            figures = cache_cost(work, arguments)
+            if arguments.out:
+                bench_record.write(arguments.out, "elastic_cache_cost", figures)
+            return
         first = run(work, "first", RUNS["data parallel"], 100, arguments, which="first")
         print(f"weights to begin with: top-1 {100 * first['top1']:.1f}% of the first set", flush=True)
         for seed in range(1, arguments.seeds + 1):
@@ -169,7 +161,8 @@ def main():
     print(f"\n{'':20}  {'time':>9}  {'against ' + base:>24}  {'top-1':>7}")
     for name in chosen:
         print(f"{name:20}  {medians[name]:7.1f} s  {medians[base] / medians[name]:23.2f}x  {100 * accuracy[name]:6.1f}%")
-    write_record(arguments, {"median_s": medians, "top1": accuracy, "runs": records})
+    if arguments.out:
+        bench_record.write(arguments.out, "elastic", {"median_s": medians, "top1": accuracy, "runs": records})
 
 
 main()

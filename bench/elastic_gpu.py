@@ -2,8 +2,10 @@
 """ViT-B/16 on one GPU with 0, 4, 8 and 11 of its 12 layers frozen, their output computed and kept: what a step takes,
 beside what the planner says it will, from one profile of the whole model.
 Options: [--precision fp16] [--batch 64] [--build build/gpu] [--out FILE]"""
-import argparse, json, re, statistics, subprocess, sys, tempfile
+import argparse, json, statistics, subprocess, sys, tempfile
 from pathlib import Path
+
+import bench_record
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = """name: vit
@@ -60,16 +62,12 @@ def main():
                 print(f"{frozen:6}  {cache:>5}  {predicted:7.2f} ms  {measured:7.2f} ms  {predicted / measured:6.3f}"
                       f"  (waiting for data {100 * waited:.1f}%)", flush=True)
     if arguments.out:
-        facts = {
-            "benchmark": "elastic_gpu",
+        bench_record.write(arguments.out, "elastic_gpu", {
             "gpu": call("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"),
-            "commit": subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True,
-                                     text=True).stdout.strip(),
-            "command": re.sub(r" --out \S+", "", " ".join(["bench/elastic_gpu.py", *sys.argv[1:]])),
             "precision": arguments.precision,
             "batch": arguments.batch,
-        }
-        Path(arguments.out).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+            "rows": rows,
+        })
 
 
 main()

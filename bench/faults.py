@@ -6,6 +6,8 @@ Options: [--rounds 20] [--seed N] [--out FILE]"""
 import argparse, json, os, random, shutil, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
+import bench_record
+
 ROOT = Path(__file__).resolve().parent.parent
 MILLRACE = ROOT / "build/release/bin/millrace"
 SILENCE = 3  # seconds; parallel.silence_s
@@ -193,8 +195,8 @@ def main():
     good = sum(result["good"] for result in results)
     print(f"{good} of {len(results)} rounds good, seed {options.seed}")
     if options.out:
-        record = {"benchmark": "faults", "silence_s": SILENCE, "seed": options.seed, "good": good, "rounds": results}
-        Path(options.out).write_text(json.dumps(record, indent=1) + "\n")
+        bench_record.write(options.out, "faults",
+                           {"silence_s": SILENCE, "seed": options.seed, "good": good, "rounds": results})
     sys.exit(0 if good == len(results) else 1)
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 
+import bench_record
 import vs_torch
 from vs_torch import FORMATS, ROOT, environment, failed, torch_step_times
 
@@ -127,23 +128,21 @@ def main():
     if args.ddp_worker:
         return ddp_worker(args)
 
-    record = {"commit": vs_torch.output_of("git", "rev-parse", "HEAD"), "machine": vs_torch.machine(), "versions": vs_torch.versions()}
+    figures = {"versions": vs_torch.versions()}
     if args.only != "pipeline":
-        record["data_parallel"] = [data_parallel(model, args) for model in args.models]
-        for result in record["data_parallel"]:
+        figures["data_parallel"] = [data_parallel(model, args) for model in args.models]
+        for result in figures["data_parallel"]:
             speed = result["median_samples_per_s"]
             print(f"{result['model']}, batch {result['batch']}: Millrace {speed['millrace']:.2f} samples/s, "
                   + ", ".join(f"DDP {f} {speed[f]:.2f}" for f in FORMATS)
                   + f": {result['ratio_to_faster']:.2f}x the faster (target {DDP_TARGET}x), {result['ratio_to_default']:.2f}x the default")
     if args.only != "data":
-        record["pipeline"] = [pipeline(mode, args) for mode in args.modes]
-        for result in record["pipeline"]:
+        figures["pipeline"] = [pipeline(mode, args) for mode in args.modes]
+        for result in figures["pipeline"]:
             print(f"{result['mode']}: measured step {100 * result['median_off']:+.1f}% off the simulated one "
                   f"(target within {100 * SIMULATION_TARGET:.0f}%)")
     if args.out:
-        with open(args.out, "w") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
+        bench_record.write(args.out, "parallel", figures)
 
 
 if __name__ == "__main__":

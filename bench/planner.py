@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 
+import bench_record
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MILLRACE = os.path.join(ROOT, "build", "release", "bin", "millrace")
 BATCH = {"alexnet": 64, "vgg16": 8, "resnet50": 16}
@@ -154,8 +156,7 @@ def main():
     print(f"step within {100 * STEP_WITHIN:.0f}% in {within['step']} of {len(rows)}, memory within "
           f"{100 * MEMORY_WITHIN:.0f}% in {within['memory']} of {len(rows)}")
     if args.out:
-        with open(args.out, "w") as file:
-            json.dump({"benchmark": "planner", "rows": rows, "choices": choices, "two_hosts": hosts}, file, indent=1)
+        bench_record.write(args.out, "planner", {"rows": rows, "choices": choices, "two_hosts": hosts})
 
 
 if __name__ == "__main__":

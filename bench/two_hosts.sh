@@ -88,8 +88,9 @@ for ((i = 0; i < repeats; ++i)); do
   run ssp-conv-fc "$cut" parallel.mode=ssp parallel.placement=0:0.1:0
 done
 
-python3 - "$work/results.jsonl" "$out" "$rate" <<'PYTHON'
+PYTHONPATH=bench python3 - "$work/results.jsonl" "$out" "$rate" "bench/two_hosts.sh --rate $rate --steps $steps --repeats $repeats" <<'PYTHON'
 import collections, json, statistics, sys
+import bench_record
 runs = collections.defaultdict(list)
 for line in open(sys.argv[1]):
     run = json.loads(line)
@@ -98,5 +99,6 @@ median = {name: statistics.median(r["samples_per_s"] for r in all) for name, all
 for name, speed in median.items():
     print(f"{name:<28} median {speed:6.1f} samples/s, {speed / median['data-parallel']:.2f}x data parallel")
 if sys.argv[2]:
-    json.dump({"benchmark": "two_hosts", "rate": sys.argv[3], "median_samples_per_s": median, "runs": runs}, open(sys.argv[2], "w"), indent=1)
+    figures = {"rate": sys.argv[3], "median_samples_per_s": median, "runs": runs}
+    bench_record.write(sys.argv[2], "two_hosts", figures, sys.argv[4])
 PYTHON

@@ -10,13 +10,14 @@ import argparse
 import json
 import os
 import platform
-import re
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+import bench_record
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MILLRACE = os.path.join(ROOT, "build/release/bin/millrace")
@@ -178,59 +179,26 @@ def print_table(results):
         )
 
 
-def output_of(*command):
-    try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
-def machine():
-    with open("/proc/cpuinfo") as file:
-        info = file.read()
-    name = re.search(r"^model name\s*:\s*(.+)$", info, re.M)
-    flags = re.search(r"^flags\s*:\s*(.+)$", info, re.M)
-    flags = flags.group(1).split() if flags else []
-    return {
-        "cpu": name.group(1).strip() if name else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "vector_instructions": [f for f in flags if f in ("avx2", "avx512f", "avx512_vnni", "amx_tile")],
-        "system": output_of("sh", "-c", ". /etc/os-release && echo $PRETTY_NAME") or platform.platform(),
-    }
-
-
 def versions():
     # Asked of a process of its own: importing PyTorch here would not change the runs, but it takes seconds.
     code = "import torch, torchvision; print(torch.__version__, torchvision.__version__)"
-    torch, torchvision = output_of(sys.executable, "-c", code).split()
+    torch, torchvision = bench_record.output_of(sys.executable, "-c", code).split()
     packages = ["python3-torch", "python3-torchvision", "libdnnl2", "libopenblas0-pthread"]
-    debian = {name: output_of("dpkg-query", "-W", "-f", "${Version}", name) or None for name in packages}
+    debian = {name: bench_record.output_of("dpkg-query", "-W", "-f", "${Version}", name) or None for name in packages}
     blas = os.path.realpath("/etc/alternatives/libblas.so.3-" + platform.machine() + "-linux-gnu")
     python = platform.python_version()
     return {"torch": torch, "torchvision": torchvision, "python": python, "blas": blas, "debian": debian}
 
 
 def write_record(results, args):
-    where = machine()
-    changed = output_of("git", "status", "--porcelain", "--", "millrace", "cli", "jobs", "CMakeLists.txt")
-    record = {
-        "benchmark": "vs_torch",
-        "commit": output_of("git", "rev-parse", "HEAD") or None,
-        "uncommitted_changes": bool(changed),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": where,
+    figures = {
         "versions": versions(),
         "arguments": {key: getattr(args, key) for key in ["models", "repeats", "warmup", "steps", "threads"]},
         "results": results,
     }
-    slug = re.sub(r"[^a-z0-9]+", "-", f"{where['cpu']}-{where['cores']}".lower()).strip("-")
-    path = args.out or os.path.join(ROOT, "bench", "results", f"vs_torch-{slug}.json")
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path + ".tmp", "w") as file:
-        json.dump(record, file, indent=1)
-        file.write("\n")
-    os.replace(path + ".tmp", path)
+    name = f"vs_torch-{bench_record.slug(bench_record.machine())}.json"
+    path = args.out or os.path.join(ROOT, "bench", "results", name)
+    bench_record.write(path, "vs_torch", figures)
     return path
 
 

@@ -11,12 +11,13 @@ import argparse
 import gc
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+import bench_record
 
 ROWS = [  # model, batch, precision
     ("resnet50", 256, "fp16"),
@@ -148,9 +149,7 @@ def version_facts(binary):
         "gpu": torch.cuda.get_device_name(0),
         "torch": torch.__version__,
         "torch_cudnn": torch.backends.cudnn.version(),
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
         "millrace": binary,
-        "command": "python3 " + re.sub(r" --out \S+", "", " ".join(sys.argv)),
     }
 
 
@@ -198,9 +197,7 @@ def main():
               f"{torch_mib:10.0f} {planned:7.0f} {record['memory_ratio']:6.2f}", flush=True)
         if arguments.out:  # after each row: a run that is cut short has measured something
             facts = {} if arguments.alone else version_facts(arguments.millrace)
-            with open(arguments.out, "w") as file:
-                json.dump({**facts, "rows": records}, file, indent=1)
-                file.write("\n")
+            bench_record.write(arguments.out, "vs_torch_gpu", {**facts, "rows": records})
         sides.clear()
         if not arguments.alone:
             import torch
