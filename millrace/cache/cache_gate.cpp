@@ -43,7 +43,7 @@ void CacheGate::computed(double seconds, int64_t samples) {
 
 void CacheGate::fetched(double seconds, int64_t samples) {
   if (samples > 0) fetch_s_.add(seconds / static_cast<double>(samples));
-  lost_s_ += seconds - forward_s_.value() * static_cast<double>(samples);
+  lost_s_ += seconds - forward_s_.median() * static_cast<double>(samples);
 }
 
 void CacheGate::deepened() {
@@ -60,7 +60,7 @@ bool CacheGate::stores() const {
 bool CacheGate::decide() {
   in_use_ = cache_pays(times(), in_use_);
   refused_ = in_use_ ? 0 : refused_ + 1;
-  const bool tries = !in_use_ && refused_ % kTryEvery == 0 && lost_s() < kReopenLost * run_s_ && !forward_s_.empty();
+  const bool tries = !in_use_ && refused_ % kTryEvery == 0 && lost_s() < kReopenLost * run_s() && !forward_s_.empty();
   return in_use_ || tries;
 }
 

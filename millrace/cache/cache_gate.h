@@ -5,8 +5,9 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
-#include "millrace/cache/running_median.h"
+#include "millrace/cache/recent_times.h"
 
 namespace millrace::cache {
 
@@ -32,11 +33,15 @@ CacheVerdict judge_cache(const CacheTimes& times, bool in_use);
 // Collects the times of one worker. Not for several threads at once.
 class CacheGate {
  public:
-  // As far as it is known; may be corrected at any time.
-  explicit CacheGate(double run_s) : run_s_(run_s) {}
-  void expect_run(double run_s) { run_s_ = run_s; }
-  // What the run had lost before: its account goes on.
-  void carry(double lost_s) { carried_s_ = lost_s; }
+  // What the run has taken and lost before, and the steps that are left: its account goes on.
+  void begin(double run_s, double lost_s, int64_t steps) {
+    before_s_ = run_s;
+    carried_s_ = lost_s;
+    steps_ = steps;
+  }
+  // A step, with all that was measured of it. The first ones are slow, and an account that is held against too long a
+  // run is closed too late: what counts is the least of the last few, without what was lost.
+  void stepped(double seconds) { step_s_.add(seconds - (lost_s_ - std::exchange(lost_until_s_, lost_s_))); }
 
   // Seconds that training was held up: where loading runs ahead on threads of its own, a fetch costs what the worker
   // waits for it. `samples` of fetched: those that then were not computed.
@@ -62,11 +67,13 @@ class CacheGate {
  private:
   static constexpr int64_t kTryEvery = 64;
 
-  CacheTimes times() const { return {fetch_s_.value(), forward_s_.value(), lost_s(), run_s_}; }
+  double run_s() const { return before_s_ + step_s_.least() * static_cast<double>(steps_); }
+  CacheTimes times() const { return {fetch_s_.median(), forward_s_.median(), lost_s(), run_s()}; }
 
-  double run_s_;
-  double carried_s_ = 0, lost_s_ = 0;
-  RunningMedian fetch_s_, forward_s_;
+  double before_s_ = 0, carried_s_ = 0;
+  int64_t steps_ = 0;
+  double lost_s_ = 0, lost_until_s_ = 0;
+  RecentTimes fetch_s_, forward_s_, step_s_;
   bool in_use_ = false;
   int64_t refused_ = 0;  // batches in a row
 };

@@ -120,21 +120,22 @@ PrefixPath::PrefixPath(std::shared_ptr<const PrefixCache> cache, Session& sessio
   };
 }
 
-void PrefixPath::begin(int64_t epoch, int64_t last_epoch) {
+void PrefixPath::begin(int64_t steps, int64_t epoch, int64_t last_epoch) {
   for (const cache::FrozenPrefix& old : cache_->stale) cache_->cache->retire(old);
   cache_->cache->open_depth(cache_->made, static_cast<int64_t>(session_.prefix_row_bytes(made_)));
   is_first_ = true;
   last_epoch_ = last_epoch;
-  gate_.carry(cache_->account->lost_s);
+  gate_.begin(cache_->account->run_s, cache_->account->lost_s, steps);
   known_epoch_ = known_ && cache_->has_all(*cache_->known) ? epoch : -1;
 }
 
-void PrefixPath::take(const data::Batch& batch, double waited_s, double run_s) {
+void PrefixPath::take(const data::Batch& batch, double waited_s) {
   const auto samples = static_cast<int64_t>(batch.samples.size());
-  const double held_up_s = std::exchange(is_first_, false) ? 0 : waited_s;
-  if (batch.shortcut > 0) gate_.fetched(held_up_s + put_s_, samples);
+  const bool is_first = std::exchange(is_first_, false);
+  if (batch.shortcut > 0) gate_.fetched((is_first ? 0 : waited_s) + put_s_, samples);
   put_s_ = 0;
-  gate_.expect_run(cache_->account->run_s + run_s);
+  const double before_s = std::exchange(taken_at_s_, now_s());
+  if (!is_first) gate_.stepped(taken_at_s_ - before_s);
   pays_.store(gate_.decide(), std::memory_order_relaxed);
   stores_ = cache_->always || (gate_.stores() && batch.epoch < last_epoch_);
 }

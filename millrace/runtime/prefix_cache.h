@@ -80,12 +80,12 @@ class PrefixPath {
                                           backend::Backend& backend, bool loads);
 
   const data::Shortcut& shortcut() const { return shortcut_; }
-  // When the training before has ended and before the loader begins: the epoch of the first batch, and that of the last
-  // one of the run, in which nothing is stored because nobody would fetch it.
-  void begin(int64_t epoch, int64_t last_epoch);
+  // When the training before has ended and before the loader begins: the steps that are left, the epoch of the first
+  // batch, and that of the last one of the run, in which nothing is stored because nobody would fetch it.
+  void begin(int64_t steps, int64_t epoch, int64_t last_epoch);
 
-  // Once a batch, with the seconds that it was waited for; `run_s`: what the whole run is expected to take.
-  void take(const data::Batch& batch, double waited_s, double run_s);
+  // Once a batch, with the seconds that it was waited for.
+  void take(const data::Batch& batch, double waited_s);
   // A micro-batch of it: its rows from `row` on are in the session.
   void put(const data::Batch& batch, size_t row, int slot);
   // Its forward; the first `count` rows are the samples.
@@ -118,11 +118,12 @@ class PrefixPath {
   std::unique_ptr<PrefixKeeper> keeper_;  // where a device does
   std::atomic<int64_t> known_epoch_{-1};  // in which the older output is there for all samples
   int64_t last_epoch_ = 0;
-  cache::CacheGate gate_{0};
+  cache::CacheGate gate_;
   std::atomic<bool> pays_{true};
   bool stores_ = true;    // what the batch makes
   bool is_first_ = true;  // batch of a loader: whatever it loads, it is waited for
   double put_s_ = 0;
+  double taken_at_s_ = 0;                                          // the last batch
   static constexpr int64_t kMeasureFirst = 9, kMeasureEvery = 16;  // batches, on a device
   int64_t num_computed_ = 0;
   int64_t rows_fetched_ = 0, rows_computed_ = 0;

@@ -313,7 +313,7 @@ void Worker::take_data(Stage& stage, int microbatch, int slot) {
     stage.batch = &loader->next();
     stage.batch_number = number;
     const double late_s = backend_.brought_late_s() - std::exchange(stage.brought_late_s, backend_.brought_late_s());
-    if (shortened) stage.prefix->take(*stage.batch, loader->waited_s() - waited_s + late_s, expected_run_s());
+    if (shortened) stage.prefix->take(*stage.batch, loader->waited_s() - waited_s + late_s);
   }
   stage.part = part_of(stage, microbatch);
   const auto row = static_cast<size_t>(stage.part * stage.rows.size());
@@ -347,13 +347,6 @@ void Worker::bring_next(Stage& stage) {
   if (const int32_t* labels = batch->labels_from(row)) {
     backend_.bring(labels, rows * batch->label_elements * sizeof(int32_t), landing.memory + landing.labels);
   }
-}
-
-// By what steps took so far.
-double Worker::expected_run_s() const {
-  const int64_t steps = current_step_.load(std::memory_order_relaxed) - facts_.first_step;
-  if (steps <= 0) return 0;
-  return train_s_ / static_cast<double>(steps) * static_cast<double>(facts_.total_steps - facts_.first_step);
 }
 
 // Of the micro-batch's rows, those that are samples come first.

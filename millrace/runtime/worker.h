@@ -240,7 +240,6 @@ class Worker {
   void take_data(Stage& stage, int microbatch, int slot);
   void bring_next(Stage& stage);
   void prepare_landing(Stage& stage);
-  double expected_run_s() const;
   std::span<const int64_t> samples_of(const Stage& stage, int microbatch) const;
   void await_departures(Stage& stage, schedule::Direction direction, int slot);
   void finish_messages();

@@ -183,7 +183,7 @@ void Worker::open_data(Stage& stage, int64_t first_step) {
   data::LoaderOptions options =
       plan::loader_options(facts_.job, facts_.plan, stage.stage, stage.replica, facts_.calendar.even(first_step));
   if (stage.prefix) {
-    stage.prefix->begin(static_cast<int64_t>(facts_.calendar.epoch_at(first_step)),
+    stage.prefix->begin(facts_.total_steps - first_step, static_cast<int64_t>(facts_.calendar.epoch_at(first_step)),
                         static_cast<int64_t>(facts_.calendar.epoch_at(facts_.total_steps - 1)));
     options.shortcut = &stage.prefix->shortcut();
   }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace millrace::cache {
@@ -43,11 +44,18 @@ TEST(CacheGate, WhatHasCostTooMuchIsClosed) {
   EXPECT_TRUE(judge_cache({0.0001, 0.001, -1000, 1000}, true).use);
 }
 
+CacheGate gate_of_a_run(double run_s, double lost_s = 0) {
+  CacheGate gate;
+  gate.begin(run_s, lost_s, 0);
+  return gate;
+}
+
 // A run of epochs, batch by batch: seconds with the cache, over seconds without.
 struct PlayedRun {
   int64_t epochs = 20, batches = 500, samples = 32;
   double forward_s = 1e-3;  // of the prefix, per sample
   double rest_s = 2e-3;
+  int64_t cold = 4;                                       // batches that take ten times as long
   std::function<double(int64_t batch)> fetch_s, store_s;  // per sample; batches counted over epochs
 };
 
@@ -58,15 +66,20 @@ struct Played {
 
 Played play(const PlayedRun& run) {
   const double samples = static_cast<double>(run.samples);
-  const double without_s = static_cast<double>(run.epochs * run.batches) * samples * (run.forward_s + run.rest_s);
-  CacheGate gate(without_s);
+  const int64_t batches = run.epochs * run.batches;
+  const double step_s = samples * (run.forward_s + run.rest_s);
+  const double without_s = static_cast<double>(batches + 9 * run.cold) * step_s;
+  CacheGate gate;
+  gate.begin(0, 0, batches);
   std::vector<bool> is_stored(static_cast<size_t>(run.batches));
   Played played;
   double with_s = 0;
-  for (int64_t batch = 0; batch < run.epochs * run.batches; ++batch) {
+  double before_s = 0;
+  for (int64_t batch = 0; batch < batches; ++batch) {
+    if (batch > 0) gate.stepped(with_s - std::exchange(before_s, with_s));
     const bool use = gate.decide();
     const auto place = static_cast<size_t>(batch % run.batches);
-    with_s += samples * run.rest_s;
+    with_s += samples * run.rest_s + (batch < run.cold ? 9 * step_s : 0);
     if (use && is_stored[place]) {
       const double seconds = samples * run.fetch_s(batch);
       gate.fetched(seconds, run.samples);
@@ -126,7 +139,7 @@ TEST(CacheGate, SlownessThatPassesIsForgotten) {
 }
 
 TEST(CacheGate, ADeeperPrefixIsMeasuredAgain) {
-  CacheGate gate(1000);
+  CacheGate gate = gate_of_a_run(1000);
   gate.computed(0.1, 100);
   gate.fetched(0.5, 100);
   EXPECT_FALSE(gate.decide());
@@ -139,7 +152,7 @@ TEST(CacheGate, ADeeperPrefixIsMeasuredAgain) {
 }
 
 TEST(CacheGate, StoresUntilItIsKnownThatItDoesNotPay) {
-  CacheGate gate(1000);
+  CacheGate gate = gate_of_a_run(1000);
   gate.decide();
   EXPECT_TRUE(gate.stores()) << "nothing is measured";
   gate.computed(0.1, 100);
@@ -153,13 +166,26 @@ TEST(CacheGate, StoresUntilItIsKnownThatItDoesNotPay) {
   EXPECT_FALSE(gate.stores());
 }
 
+TEST(CacheGate, ARunIsNotThoughtLongerThanItIs) {
+  CacheGate gate;
+  gate.begin(10, 0, 100);
+  gate.decide();
+  gate.stored(2);
+  gate.stepped(5 + 2);  // the first is slow, and stores
+  gate.stored(0.1);
+  gate.stepped(1 + 0.1);
+  gate.stepped(1);
+  gate.computed(0.1, 100);
+  gate.decide();
+  EXPECT_EQ(gate.verdict(), "not cached: caching has cost 2.1 s more than it saved, 1.9% of the run");  // of 10 + 100 s
+}
+
 // Each by itself would be within what a run may lose.
 TEST(CacheGate, TheAccountOfARunGoesOnFromTrainingToTraining) {
   double lost_s = 0;
   int stored = 0;
   for (int training = 0; training < 10; ++training) {
-    CacheGate gate(1000);
-    gate.carry(lost_s);
+    CacheGate gate = gate_of_a_run(1000, lost_s);
     for (int batch = 0; batch < 10; ++batch) {
       gate.decide();
       if (gate.stores()) {
