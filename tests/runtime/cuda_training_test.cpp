@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "millrace/backend/cuda/cuda_backend.h"
-#include "runtime/training_harness.h"
+#include "runtime/cuda_harness.h"
 
 namespace millrace::runtime {
 namespace {
@@ -16,26 +15,6 @@ class CudaTraining : public testing::Test {
  protected:
   void SetUp() override {
     if (backend::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-  }
-
-  static job::Job cuda_job(Precision precision = Precision::Fp32) {
-    job::Job job = small_job();
-    job.device = job::Device::Cuda;
-    job.precision = precision;
-    job.deterministic = true;
-    job.data.train_samples = 32;
-    return job;
-  }
-  static job::Job on_two(job::Job job, Mode mode, int microbatches = 1) {
-    job.parallel.mode = mode;
-    job.parallel.placement = mode == Mode::Dp ? "0:0-1" : "0:0.0:1";
-    job.parallel.microbatches = microbatches;
-    return job;
-  }
-  static job::Job on_one(job::Job job) {
-    job.parallel.mode = Mode::Dp;
-    job.parallel.placement = "0:0";
-    return job;
   }
 };
 
@@ -63,7 +42,7 @@ void expect_follows_the_reference(job::Job job) {
     return run(many);
   };
   std::map<Precision, RunResult> runs;
-  for (const Precision precision : {Precision::Fp32, Precision::Fp16, Precision::Bf16}) {
+  for (const Precision precision : precisions({Precision::Fp32, Precision::Fp16, Precision::Bf16})) {
     job.precision = precision;
     runs[precision] = run(job);
     EXPECT_TRUE(runs[precision].state == run(job).state) << static_cast<int>(precision);
@@ -109,7 +88,7 @@ TEST_F(CudaTraining, ALanguageModelFollowsTheReference) {
 }
 
 TEST_F(CudaTraining, BlocksThatAreComputedAgainChangeNoBit) {
-  for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
+  for (const Precision precision : precisions({Precision::Fp32, Precision::Bf16})) {
     job::Job job = cuda_job(precision);
     job.model = small_vit(32, 64, 4);
     job.parallel.recompute = job::Recompute::Off;
@@ -138,7 +117,7 @@ TEST_F(CudaTraining, TwoHundredStepsFollowTheLossCurve) {
     return means;
   };
   std::map<Precision, std::vector<double>> curves;
-  for (const Precision precision : {Precision::Fp32, Precision::Tf32, Precision::Fp16, Precision::Bf16}) {
+  for (const Precision precision : precisions({Precision::Fp32, Precision::Tf32, Precision::Fp16, Precision::Bf16})) {
     job.precision = precision;
     curves[precision] = curve(run(job).losses);
   }
@@ -155,7 +134,7 @@ TEST_F(CudaTraining, TwoHundredStepsFollowTheLossCurve) {
 }
 
 TEST_F(CudaTraining, TwoRunsAreBitEqual) {
-  for (const Precision precision : {Precision::Fp32, Precision::Tf32, Precision::Fp16, Precision::Bf16}) {
+  for (const Precision precision : precisions({Precision::Fp32, Precision::Tf32, Precision::Fp16, Precision::Bf16})) {
     job::Job job = cuda_job(precision);
     job.model.name = "resnet_small";
     EXPECT_TRUE(run(job).state == run(job).state) << static_cast<int>(precision);
@@ -163,7 +142,7 @@ TEST_F(CudaTraining, TwoRunsAreBitEqual) {
 }
 
 TEST_F(CudaTraining, SynchronousStagesGiveTheBitsOfOneWorker) {
-  for (const Precision precision : {Precision::Fp32, Precision::Fp16, Precision::Bf16}) {
+  for (const Precision precision : precisions({Precision::Fp32, Precision::Fp16, Precision::Bf16})) {
     for (const Mode mode : {Mode::GPipe, Mode::OneFOneB}) {
       const job::Job two = on_two(cuda_job(precision), mode, 4);
       EXPECT_TRUE(run(two).state == run(on_one(two)).state) << static_cast<int>(precision);
@@ -177,7 +156,7 @@ TEST_F(CudaTraining, ReplicasDifferByTheOrderOfTheirSum) {
 }
 
 TEST_F(CudaTraining, StagesWithoutDelayGiveTheBitsOfOneWorker) {
-  for (const Precision precision : {Precision::Fp32, Precision::Fp16}) {
+  for (const Precision precision : precisions({Precision::Fp32, Precision::Fp16})) {
     job::Job two = on_two(cuda_job(precision), Mode::Ssp);
     two.parallel.versions = {1, 1};
     EXPECT_TRUE(run(two).state == run(on_one(two)).state) << static_cast<int>(precision);
@@ -203,6 +182,7 @@ job::Job overflowing(job::Job job) {
 }
 
 TEST_F(CudaTraining, AStepThatOverflowsIsLeftOutByAll) {
+  if (device::is_emulated()) GTEST_SKIP() << "the emulated device has no f16";
   std::vector<job::Job> jobs{on_one(cuda_job(Precision::Fp16)), on_two(cuda_job(Precision::Fp16), Mode::Dp),
                              on_two(cuda_job(Precision::Fp16), Mode::OneFOneB, 2)};
   jobs.push_back(on_two(cuda_job(Precision::Fp16), Mode::Ssp));
@@ -223,6 +203,7 @@ TEST_F(CudaTraining, AStepThatOverflowsIsLeftOutByAll) {
 }
 
 TEST_F(CudaTraining, DelayedStagesLeaveAStepOutTogether) {
+  if (device::is_emulated()) GTEST_SKIP() << "the emulated device has no f16";
   const RunResult bad = run(overflowing(on_two(cuda_job(Precision::Fp16), Mode::Ssp)));
   EXPECT_EQ(bad.state.loss_scale, (std::vector<float>{1024, 2, 1}));
   for (const auto& [name, tensor] : bad.state.params) {

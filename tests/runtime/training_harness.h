@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "device/is_emulated.h"
 #include "millrace/comm/process.h"
 #include "millrace/runtime/training.h"
 
@@ -22,7 +23,8 @@ constexpr bool kFast = MILLRACE_HAS_CPU;
 constexpr bool kFast = false;
 #endif
 
-// On the reference backend, which needs no measuring and runs under every sanitizer.
+// On the reference backend, which needs no measuring and runs under every sanitizer; device_tests have its kernels on a
+// device.
 inline job::Job small_job() {
   job::Job job;
   job.name = "small";
@@ -32,7 +34,7 @@ inline job::Job small_job() {
   job.steps = 6;
   job.threads = 1;
   job.seed = 5;
-  job.device = job::Device::Reference;
+  job.device = device::is_emulated() ? job::Device::Cuda : job::Device::Reference;
   job.optimizer.lr = 0.05;
   job.optimizer.weight_decay = 1e-3;
   return job;
