@@ -42,6 +42,15 @@ int64_t interval_steps(const job::Period& every, double steps_per_epoch) {
   return std::max<int64_t>(1, std::llround(steps));
 }
 
+// Steps between a decision and its boundary. What the schedule will say is known long before; gradients and test losses
+// shall be of as much of the interval as leaves time to make a training ready.
+int64_t lead_of(const job::Elastic& elastic, int64_t interval) {
+  const int64_t most = interval / 4;
+  if (elastic.freeze == job::Freeze::Schedule && elastic.guard == 0) return most;
+  constexpr int64_t kLeast = 6;
+  return std::min(most, std::max(kLeast, interval / 20));
+}
+
 }  // namespace
 
 void judge_freezing(double test_loss, FreezeState& state) {
@@ -92,8 +101,7 @@ std::optional<Decision> next_decision(const job::Elastic& elastic, double steps_
                                       int64_t from) {
   if (elastic.freeze == job::Freeze::Off) return std::nullopt;
   const int64_t interval = interval_steps(elastic.every, steps_per_epoch);
-  constexpr int64_t kLeastLead = 3;  // steps: a step is rarely long enough to make a training ready
-  const int64_t lead = std::min(interval / 4, std::max(kLeastLead, interval / 20));
+  const int64_t lead = lead_of(elastic, interval);
   const int64_t number = (from + lead + interval - 1) / interval;
   const int64_t boundary = std::max<int64_t>(1, number) * interval;
   if (boundary >= total_steps) return std::nullopt;

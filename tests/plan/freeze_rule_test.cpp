@@ -138,14 +138,19 @@ TEST(FreezeRule, LayersTakeTheirParametersSquares) {
 }
 
 TEST(FreezeRule, DecisionsComeALittleBeforeTheirBoundary) {
-  job::Elastic every_epoch = elastic(job::Freeze::Schedule, 0.5);
+  job::Elastic every_epoch = elastic(job::Freeze::Gradient, 0.5);
   const auto at = [&](int64_t from) { return next_decision(every_epoch, 100, 250, from); };
   ASSERT_TRUE(at(0));
   EXPECT_EQ(at(0)->boundary, 100);
-  EXPECT_EQ(at(0)->at, 95);
-  EXPECT_EQ(at(95)->boundary, 100) << "a run that goes on at the decision takes it";
-  EXPECT_EQ(at(96)->boundary, 200) << "a run that goes on behind it has taken it";
-  EXPECT_FALSE(at(196)) << "the last epoch ends the run";
+  EXPECT_EQ(at(0)->at, 94);
+  EXPECT_EQ(at(94)->boundary, 100) << "a run that goes on at the decision takes it";
+  EXPECT_EQ(at(95)->boundary, 200) << "a run that goes on behind it has taken it";
+  EXPECT_FALSE(at(195)) << "the last epoch ends the run";
+  EXPECT_EQ(next_decision(every_epoch, 1000, 2500, 0)->at, 950);
+  every_epoch.freeze = job::Freeze::Schedule;
+  EXPECT_EQ(at(0)->at, 75) << "nothing that is still to come is needed";
+  every_epoch.guard = 0.1;
+  EXPECT_EQ(at(0)->at, 94);
   every_epoch.every = {job::Period::Unit::Steps, 1};
   EXPECT_EQ(at(1)->at, 1) << "too short to prepare anything ahead";
   EXPECT_EQ(at(0)->at, 1);
