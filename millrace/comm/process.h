@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,9 @@ class Process {
   // Together with all other processes: everyone's text to process 0 (empty elsewhere); process 0's text to everyone.
   virtual std::vector<std::string> gather(const std::string& text) = 0;
   virtual std::string broadcast(const std::string& text) = 0;
+  // From one process to another, both of which know that it comes, and how large it is; waits until it is there.
+  virtual void send(int /*to*/, std::span<const std::byte> /*bytes*/) {}  // alone there is nobody
+  virtual void receive(int /*from*/, std::span<std::byte> /*bytes*/) {}
 
   // This process cannot go on: its waits throw Aborted.
   virtual void abort() = 0;

@@ -41,6 +41,7 @@ ordered_json to_json(const Course& course) {
                            {"gradient_norms", norms},
                            {"pause_ms", t.pause_s * 1e3},
                            {"waited_for_next_ms", t.waited_s * 1e3},
+                           {"moved_bytes", t.moved_bytes},
                            {"kept", t.kept},
                            {"predicted_step_ms", t.predicted_step_s * 1e3},
                            {"predicted_filling_step_ms", t.predicted_filling_s * 1e3},
@@ -78,6 +79,7 @@ Course course_from_json(const nlohmann::json& json) {
     transition.predicted_step_s = t.at("predicted_step_ms").get<double>() * 1e-3;
     transition.predicted_before_s = t.at("predicted_step_ms_before").get<double>() * 1e-3;
     transition.kept = t.value("kept", 0);
+    transition.moved_bytes = t.value("moved_bytes", int64_t{0});
     transition.predicted_filling_s = t.value("predicted_filling_step_ms", 0.) * 1e-3;
   }
   return course;

@@ -7,6 +7,7 @@
 #include "millrace/base/error.h"
 #include "millrace/base/median.h"
 #include "millrace/job/reader.h"
+#include "millrace/runtime/state_exchange.h"
 
 namespace millrace::runtime {
 namespace {
@@ -224,16 +225,19 @@ void Succession::hand_over(const TrainingResult& result) {
     now_ = std::move(next);
   } else {
     const std::string job = process_.broadcast(leads ? job::to_yaml(next_plan_.get().job) : std::string());
-    state::State state = now_.training->state();
-    if (leads) state.since = now_.training->since_for(next_plan_.get().job.batch);
+    const int64_t boundary = std::stoll(process_.broadcast(std::to_string(result.steps)));
+    state::State own = now_.training->own_state();
+    if (leads) own.since = now_.training->since_for(next_plan_.get().job.batch);
     now_.training.reset();
-    const std::string bytes = process_.broadcast(leads ? state::to_bytes(state) : std::string());
-    if (!leads) state = state::state_from_bytes(bytes);
     now_.job = leads ? next_plan_.get().job : job::parse_job(job, "plan", {});
-    const auto cache = caches_ ? caches_->next(now_.job.model.frozen, state.step) : nullptr;
-    now_.training = std::make_unique<Training>(
-        now_.job, process_, limit_, OnMeasure(), [&](const Session::Wanted&) { return std::move(state); },
-        Parameters::Now, cache);
+    const auto cache = caches_ ? caches_->next(now_.job.model.frozen, boundary) : nullptr;
+    const StateReader reader = [&](const Session::Wanted& wanted) {
+      ExchangedState exchanged = exchange_state(process_, std::move(own), wanted);
+      if (leads) transitions_.back().moved_bytes = exchanged.moved_bytes;
+      return std::move(exchanged.state);
+    };
+    now_.training =
+        std::make_unique<Training>(now_.job, process_, limit_, OnMeasure(), reader, Parameters::Now, cache);
   }
   observer_.saves_first = result.save_is_due;
   observer_.saves_best_first = result.best_is_due;

@@ -53,6 +53,7 @@ struct Transition {
   std::vector<double> squares;     // that were decided by
   double pause_s = 0;              // between the end of the one and the beginning of the other
   double waited_s = 0;             // of it, until the next training was ready
+  int64_t moved_bytes = 0;         // of the state, from process to process
   int kept = 0;                    // of the frozen layers, those whose output the cache had already
   double predicted_step_s = 0;     // 0: nothing was predicted; with elastic.cache, of a cache that is full
   double predicted_filling_s = 0;  // with elastic.cache: of the first epoch, which fills it

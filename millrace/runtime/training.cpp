@@ -436,26 +436,36 @@ TrainingResult Training::run(const Observer& observer) {
   return result;
 }
 
-state::State Training::state() {
+state::State Training::stored(Worker::Replicas which) {
   state::State state;
   std::mutex mutex;
   on_all_workers([&](LocalWorker& local) {
     state::State own;
-    local.worker->store(own);
+    local.worker->store(own, which);
     const std::lock_guard lock(mutex);
     merge(state, own);
   });
+  state.step = end_.step;
+  state.samples = end_.samples;
+  state.since = facts_.calendar.since;
+  return state;
+}
+
+state::State Training::own_state() { return stored(Worker::Replicas::All); }
+
+state::State Training::state() {
+  state::State state = stored(Worker::Replicas::First);
   if (process_.size() > 1) {
     state::State all;
     for (const std::string& bytes : process_.gather(state::to_bytes(state))) {
       state::State part = state::state_from_bytes(bytes);
       merge(all, part);
     }
+    all.step = state.step;
+    all.samples = state.samples;
+    all.since = state.since;
     state = std::move(all);
   }
-  state.step = end_.step;
-  state.samples = end_.samples;
-  state.since = facts_.calendar.since;
   return state;
 }
 

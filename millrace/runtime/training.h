@@ -80,10 +80,13 @@ class Training {
   TrainingResult run(const Observer& observer);
   // Complete on process 0; together with all other processes. After run().
   state::State state();
+  // What this process has of it, also that which others have the same of.
+  state::State own_state();
   std::vector<WorkerRecord> own_records() const;  // of the workers of this process
 
  private:
   data::Skipped skipped() const;  // by this process
+  state::State stored(Worker::Replicas which);
   struct LocalWorker {
     std::unique_ptr<backend::Backend> backend;
     std::unique_ptr<comm::Endpoint> endpoint;

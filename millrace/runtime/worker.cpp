@@ -62,9 +62,9 @@ bool Worker::has_param(const std::string& name) const {
                      [&](const Stage& stage) { return stage.session->has_param(name); });
 }
 
-void Worker::store(state::State& state) const {
+void Worker::store(state::State& state, Replicas which) const {
   for (const Stage& stage : stages_) {
-    if (stage.replica == 0) stage.session->store(state);
+    if (stage.replica == 0 || which == Replicas::All) stage.session->store(state);
   }
 }
 

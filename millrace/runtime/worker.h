@@ -77,7 +77,8 @@ class Worker {
   void load(const state::State& state);
   // The same from the workers of another training in this process; its next step is `step`.
   void load_from(const std::vector<const Session*>& before, int64_t step);
-  void store(state::State& state) const;  // the stages whose first replica this is
+  enum class Replicas { First, All };
+  void store(state::State& state, Replicas which) const;  // the stages of which this is such a replica
   bool has_param(const std::string& name) const;
 
   // From here on snapshots can be saved. None are written where all its stages have another first replica.

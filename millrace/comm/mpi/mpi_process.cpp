@@ -364,23 +364,29 @@ std::vector<std::string> MpiProcess::gather(const std::string& text) {
   if (rank_ != 0) {
     const uint64_t bytes = text.size();
     MPI_Send(&bytes, 1, MPI_UINT64_T, 0, 1, control_);
-    for (size_t at = 0; at < text.size(); at += kLargestMessage) {
-      MPI_Send(text.data() + at, static_cast<int>(std::min(kLargestMessage, text.size() - at)), MPI_BYTE, 0, 1,
-               control_);
-    }
+    send(0, std::as_bytes(std::span(text)));
     return {};
   }
   std::vector<std::string> texts{text};
   for (int r = 1; r < size_; ++r) {
     uint64_t bytes = 0;
     MPI_Recv(&bytes, 1, MPI_UINT64_T, r, 1, control_, MPI_STATUS_IGNORE);
-    std::string& received = texts.emplace_back(bytes, '\0');
-    for (size_t at = 0; at < bytes; at += kLargestMessage) {
-      MPI_Recv(received.data() + at, static_cast<int>(std::min(kLargestMessage, bytes - at)), MPI_BYTE, r, 1, control_,
-               MPI_STATUS_IGNORE);
-    }
+    receive(r, std::as_writable_bytes(std::span(texts.emplace_back(bytes, '\0'))));
   }
   return texts;
+}
+
+void MpiProcess::send(int to, std::span<const std::byte> bytes) {
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(kLargestMessage, bytes.size()))) {
+    MPI_Send(bytes.data(), static_cast<int>(std::min(kLargestMessage, bytes.size())), MPI_BYTE, to, 1, control_);
+  }
+}
+
+void MpiProcess::receive(int from, std::span<std::byte> bytes) {
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(kLargestMessage, bytes.size()))) {
+    MPI_Recv(bytes.data(), static_cast<int>(std::min(kLargestMessage, bytes.size())), MPI_BYTE, from, 1, control_,
+             MPI_STATUS_IGNORE);
+  }
 }
 
 std::string MpiProcess::broadcast(const std::string& text) {

@@ -43,6 +43,8 @@ class MpiProcess : public Process {
   OrderBook& orders() override { return orders_; }
   std::vector<std::string> gather(const std::string& text) override;
   std::string broadcast(const std::string& text) override;
+  void send(int to, std::span<const std::byte> bytes) override;
+  void receive(int from, std::span<std::byte> bytes) override;
   void abort() override;
   void show(std::function<std::string()> doing) override;
   void set_silence(double seconds) override { peer_watch_->set_silence(seconds); }
