@@ -28,6 +28,7 @@ Course course() {
   made.transitions[0].why = "interval 1";
   made.transitions[0].squares = {4, 9};
   made.transitions[0].pause_s = 0.0425;
+  made.transitions[0].moved_bytes = int64_t{3} << 32;
   made.transitions[0].predicted_step_s = 0.0191;
   made.transitions[1].step = 200;
   made.transitions[1].why = "interval 2";
@@ -55,6 +56,7 @@ TEST(Transitions, AreReadAsTheyWereWritten) {
     ASSERT_EQ(read.transitions.size(), made.transitions.size());
     for (size_t i = 0; i < made.transitions.size(); ++i) {
       EXPECT_EQ(read.transitions[i].kept, made.transitions[i].kept);
+      EXPECT_EQ(read.transitions[i].moved_bytes, made.transitions[i].moved_bytes);
       EXPECT_EQ(read.transitions[i].squares, made.transitions[i].squares);
     }
     for (size_t i = 0; i < made.stretches.size(); ++i) {
@@ -72,7 +74,7 @@ TEST(Transitions, OfRunsBeforeThereWereFiguresOfTheCacheCanBeRead) {
     for (const char* key : {"replicas", "filling_step_ms", "filled_step_ms", "cache_verdict"}) stretch.erase(key);
   }
   for (auto& transition : json["transitions"]) {
-    for (const char* key : {"kept", "predicted_filling_step_ms"}) transition.erase(key);
+    for (const char* key : {"kept", "predicted_filling_step_ms", "moved_bytes"}) transition.erase(key);
   }
   EXPECT_EQ(transitions_table(course_from_json(json)), transitions_table(course()));
 }
