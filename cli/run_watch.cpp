@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "millrace/report/summary.h"
 #include "millrace/state/checkpoint_store.h"
 
 namespace millrace::cli {
@@ -42,7 +43,8 @@ std::optional<int64_t> last_step_in(const fs::path& metrics) {
 
 }  // namespace
 
-RunWatch::RunWatch(fs::path run, bool goes_on) : run_(std::move(run)), metrics_(run_ / "metrics.jsonl") {
+RunWatch::RunWatch(fs::path run, bool goes_on)
+    : run_(std::move(run)), metrics_(run_ / "metrics.jsonl"), summary_(run_ / report::kLastFile) {
   if (goes_on) return;
   for (const fs::path& path : checkpoints_of(run_)) not_ours_.push_back({path, stamp_of(path)});
 }
@@ -67,6 +69,7 @@ void RunWatch::begin_attempt(int64_t first_step) {
   first_step_ = first_step;
   first_checkpoint_ = checkpoint();
   at_start_ = last_ = stamp_of(metrics_);
+  summary_at_start_ = stamp_of(summary_);
   lowest_bytes_ = at_start_.bytes;
   grew_ = false;
 }
@@ -86,6 +89,11 @@ bool RunWatch::made_progress() {
   observe();
   if (grew_ || checkpoint() > first_checkpoint_) return true;
   return last_step().value_or(-1) >= first_step_;  // steps are counted from 0, a checkpoint's number is that of steps
+}
+
+bool RunWatch::is_whole() const {
+  const Stamp now = stamp_of(summary_);
+  return now != Stamp() && now != summary_at_start_ && report::steps_of_whole(run_).has_value();
 }
 
 std::optional<int64_t> RunWatch::last_step() const {

@@ -22,6 +22,7 @@ class RunWatch {
   void begin_attempt(int64_t first_step);
   bool observe();  // whether metrics.jsonl grew since it was last asked
   bool made_progress();
+  bool is_whole() const;  // whether the attempt wrote the last file of a training that came to its end
   std::optional<int64_t> last_step() const;  // that metrics.jsonl knows of, if the attempt wrote there
 
  private:
@@ -32,7 +33,7 @@ class RunWatch {
   };
   static Stamp stamp_of(const std::filesystem::path& path);
 
-  std::filesystem::path run_, metrics_;
+  std::filesystem::path run_, metrics_, summary_;
   struct Former {
     std::filesystem::path path;
     Stamp stamp;
@@ -40,7 +41,7 @@ class RunWatch {
   std::vector<Former> not_ours_;
   int64_t first_step_ = 0;
   std::optional<int64_t> first_checkpoint_;
-  Stamp at_start_, last_;
+  Stamp at_start_, last_, summary_at_start_;
   int64_t lowest_bytes_ = 0;  // a run that goes on drops the records of steps that it makes again
   bool grew_ = false;
 };

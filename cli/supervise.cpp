@@ -90,6 +90,7 @@ class Supervisor {
   bool was_killed_by_request(const ChildEnd& end) const;
   int code_between_attempts() const;
   int end_well();
+  int end_whole(const Attempt& attempt);
   int give_up(const Attempt& attempt);
   bool go_on_after(const Attempt& attempt);
   void remember(const Attempt& attempt);
@@ -301,6 +302,7 @@ std::optional<int> Supervisor::judge(const Attempt& attempt) {
   const bool is_mistake = !attempt.hung && code == kUsersMistake;
   if (!is_mistake || attempts_ > 1) remember(attempt);  // one on the command line leaves no trace
   if (code == 0) return end_well();
+  if (watch_.is_whole()) return code > 128 ? end_whole(attempt) : code;  // else it has said what it could not do
   if (forced_ != 0) return 128 + forced_;
   if (asked_ != 0) return was_killed_by_request(*attempt.end) ? code_between_attempts() : code;
   if (is_mistake) return code;
@@ -343,6 +345,13 @@ int Supervisor::end_well() {
   if (attempts_ == 1) return 0;
   say(fmt::format("{}, see {}", report::counted(attempts_ - 1, "restart"), history_.file().string()));
   return 0;
+}
+
+// It died after its last file, with nothing left to go on with.
+int Supervisor::end_whole(const Attempt& attempt) {
+  say(fmt::format("attempt {} {} when all was done and written; see it with: millrace report {}", attempt.number,
+                  attempt.reason, run_.string()));
+  return end_well();
 }
 
 int Supervisor::give_up(const Attempt& attempt) {

@@ -266,14 +266,14 @@ int train_and_report(const TrainArguments& arguments, const Start& start, comm::
   if (!result.diverged && !result.stopped) {
     state::write_params(directory.path() / "model.safetensors", training.graph(), state.params);
   }
-  const std::string json = report::to_json(summary).dump(2) + "\n";
-  directory.write("summary.json", json);
   const report::Course course{job.name, training.layers(), succession.stretches(), succession.transitions()};
   directory.write("trace.json", report::chrome_trace(course, succession.records()));
   if (job.elastic.freeze != job::Freeze::Off || job.elastic.cache) {
     directory.write("elastic.json", report::to_json(course).dump(2) + "\n");
     directory.write("elastic.svg", report::course_svg(course));
   }
+  const std::string json = report::to_json(summary).dump(2) + "\n";
+  directory.write(report::kLastFile, json);  // a run that has it is whole
   if (!arguments.json.empty()) report::write_file(arguments.json, json);
   if (result.diverged) {
     fail_run("{}: diverged at step {} of {}: its loss is {}; write a smaller optimizer.lr or a longer warm-up",
@@ -301,7 +301,7 @@ void check_position(const Start& start, const runtime::Training& training) {
                manifest.train_samples, training.train_samples());
   }
   // A run may have been ended between its last step and its last file.
-  const bool is_finished = start.goes_on && std::filesystem::exists(start.resumed->run / "model.safetensors");
+  const bool is_finished = start.goes_on && report::steps_of_whole(start.resumed->run) == manifest.step;
   if (manifest.step > training.total_steps() || (manifest.step == training.total_steps() && is_finished)) {
     fail_input("{} is at step {} of {}: nothing is left to do; write --set steps={} or more epochs", directory.string(),
                manifest.step, training.total_steps(), 2 * manifest.step);

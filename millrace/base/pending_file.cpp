@@ -17,9 +17,11 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMark = ".millrace-tmp";
 
-std::string temporary_beside(const std::string& path) {
-  const fs::path place(path);
-  return (place.parent_path() / fmt::format(".{}{}{}", place.filename().string(), kMark, ::getpid())).string();
+// All temporary names of a file begin so; a process's number follows.
+std::string start_of_temporary(const fs::path& path) { return fmt::format(".{}{}", path.filename().string(), kMark); }
+
+std::string temporary_beside(const fs::path& path) {
+  return (path.parent_path() / fmt::format("{}{}", start_of_temporary(path), ::getpid())).string();
 }
 
 }  // namespace
@@ -64,6 +66,16 @@ void PendingFile::remove_leftovers(const std::string& folder) {
     if (name.front() != '.' || name.find(kMark) == std::string::npos) continue;
     std::error_code ignored;
     fs::remove(entry.path(), ignored);
+  }
+}
+
+void PendingFile::remove_leftovers_of(const fs::path& path) {
+  const std::string start = start_of_temporary(path);
+  std::error_code error;
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored;
+    if (entry->path().filename().string().starts_with(start)) fs::remove(entry->path(), ignored);
   }
 }
 

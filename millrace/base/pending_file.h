@@ -31,6 +31,8 @@ class PendingFile {
 
   // What a killed process left behind in a folder and those below. Only where nobody else is writing there.
   static void remove_leftovers(const std::string& folder);
+  // The same of one file.
+  static void remove_leftovers_of(const std::filesystem::path& path);
 
  private:
   static constexpr size_t kBuffer = size_t{1} << 16;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "millrace/base/error.h"
+#include "millrace/base/pending_file.h"
 
 namespace millrace::report {
 namespace {
@@ -63,6 +64,11 @@ bool make_directories(const fs::path& path) {
   return !missing.empty();
 }
 
+// By a run that was killed.
+void remove_half_written(const fs::path& path) {
+  for (const char* file : kRunFiles) PendingFile::remove_leftovers_of(path / file);
+}
+
 }  // namespace
 
 void check_run_directory(const fs::path& wanted, bool overwrite) {
@@ -104,34 +110,20 @@ void check_file(const fs::path& path, std::string_view option) {
 }
 
 void write_file(const fs::path& path, std::string_view text) {
+  std::error_code error;
+  const fs::file_type type = fs::symlink_status(path, error).type();
+  if (type == fs::file_type::not_found || type == fs::file_type::regular) return millrace::write_file(path, text);
   // Devices, pipes and links are written through; renaming would put a plain file in their place.
-  std::error_code status_error;
-  const fs::file_type type = fs::symlink_status(path, status_error).type();
-  const bool renames = type == fs::file_type::not_found || type == fs::file_type::regular;
-  const fs::path temporary =
-      renames ? path.parent_path() / fmt::format(".{}.{}", path.filename().string(), ::getpid()) : path;
-  const auto fail = [&](const char* what, int error) {
-    if (renames) ::unlink(temporary.c_str());
-    fail_run("{}: cannot {}: {}", path.string(), what, std::strerror(error));
-  };
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) fail("be written", errno);
-  while (!text.empty()) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  bool failed = file < 0;
+  while (!failed && !text.empty()) {
     const ssize_t count = ::write(file, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int error = errno;
-      ::close(file);
-      fail("be written", error);
-    }
-    text.remove_prefix(static_cast<size_t>(count));
+    failed = count < 0 && errno != EINTR;
+    if (count > 0) text.remove_prefix(static_cast<size_t>(count));
   }
-  // Without the sync a crash of the machine may keep the new name and lose the bytes.
-  const int synced = ::fsync(file) == 0 ? 0 : errno;
-  const int closed = ::close(file) == 0 ? 0 : errno;
-  if (synced != 0 && synced != EINVAL) fail("be written", synced);
-  if (closed != 0) fail("be written", closed);
-  if (renames && ::rename(temporary.c_str(), path.c_str()) != 0) fail("be replaced", errno);
+  const int failure = errno;
+  if (file >= 0) ::close(file);
+  if (failed) fail_run("{}: cannot be written: {}", path.string(), std::strerror(failure));
 }
 
 RunDirectory RunDirectory::create(const fs::path& wanted, bool overwrite) {
@@ -146,6 +138,7 @@ RunDirectory RunDirectory::create(const fs::path& wanted, bool overwrite) {
     std::error_code error;
     if (!fs::is_symlink(path / kCheckpoints)) fs::remove_all(path / kCheckpoints, error);
     if (error) fail_directory(path, path / kCheckpoints, fmt::format("cannot be removed: {}", error.message()));
+    remove_half_written(path);
   }
   return RunDirectory(path);
 }
@@ -153,6 +146,7 @@ RunDirectory RunDirectory::create(const fs::path& wanted, bool overwrite) {
 RunDirectory RunDirectory::open(const fs::path& wanted) {
   const fs::path path = without_trailing_slash(wanted);
   if (!holds_run(path)) fail_input("{}: holds no run; write the directory that millrace train made", path.string());
+  remove_half_written(path);
   return RunDirectory(path);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 
 #include "millrace/report/table.h"
 #include "millrace/report/units.h"
@@ -32,6 +33,17 @@ data::Skipped all_skipped(std::span<const std::vector<runtime::WorkerRecord>> tr
     }
   }
   return all;
+}
+
+std::optional<int64_t> steps_of_whole(const std::filesystem::path& run) {
+  std::ifstream in(run / kLastFile);
+  try {
+    const auto json = nlohmann::json::parse(in);
+    if (json.at("stopped").get<bool>() || json.at("diverged").get<bool>()) return std::nullopt;
+    return json.at("steps").get<int64_t>();
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;  // there is none, or it is no longer what was written
+  }
 }
 
 ordered_json to_json(const Summary& s) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -67,6 +68,12 @@ data::Skipped all_skipped(std::span<const std::vector<runtime::WorkerRecord>> tr
 
 // Keys as scripts rely on them; null for what was not measured, and for a loss that is not a number.
 nlohmann::ordered_json to_json(const Summary& summary);
+
+// The last file that a run writes.
+inline constexpr const char* kLastFile = "summary.json";
+
+// The steps of a run that came to its end: nothing if it was killed, stopped or diverged before, or lacks a file.
+std::optional<int64_t> steps_of_whole(const std::filesystem::path& run);
 
 // Two columns, for people; below them the workers, where there are several.
 std::string render_table(const Summary& summary);

@@ -1,4 +1,7 @@
 // A run that is killed at random moments and gone on with ends as one that never was.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
 #include <random>
 
 #include "cli/checkpoint_runner.h"
@@ -7,6 +10,8 @@
 
 namespace millrace::cli {
 namespace {
+
+using namespace std::chrono_literals;
 
 class KilledTest : public CheckpointTest {
  protected:
@@ -29,8 +34,9 @@ class KilledTest : public CheckpointTest {
           std::chrono::duration<double>(0.03 + std::uniform_real_distribution<double>(0, 0.05 + whole_s / 3)(random)));
       ::kill(process->pid(), SIGKILL);
       const Outcome outcome = finish(*process);
-      done = outcome.exit_code == 0;
-      ASSERT_TRUE(done || outcome.exit_code == 128 + SIGKILL) << outcome.err;
+      ASSERT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 128 + SIGKILL) << outcome.err;
+      done = exists("run/summary.json");  // the last file
+      EXPECT_TRUE(done || outcome.exit_code != 0);
       if (exists("run/checkpoints") && !done) {
         for (const auto& entry : std::filesystem::directory_iterator(path("run/checkpoints"))) {
           const std::string name = entry.path().filename();
@@ -75,6 +81,28 @@ class Killed : public KilledTest, public testing::WithParamInterface<Mode> {};
 TEST_P(Killed, AndGoneOnWithIsAsNeverInterrupted) { kill_and_go_on(GetParam().sets, 7); }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Killed, testing::ValuesIn(modes()), [](const auto& mode) { return mode.param.name; });
+
+// While it writes its last files: the next start writes them, also where an earlier end had left some.
+TEST_F(KilledTest, BetweenItsLastStepAndItsLastFile) {
+  const std::vector<std::string> sets{"checkpoint.every=10 steps"};
+  ASSERT_EQ(train("whole", sets).exit_code, 0);
+  ASSERT_EQ(run({"train", "job.yaml", "--out", "run"}, {"checkpoint.every=10 steps", "steps=12"}).exit_code, 0);
+  std::filesystem::remove(path("run/trace.json"));
+  ASSERT_EQ(::mkfifo(path("run/trace.json").c_str(), 0600), 0);  // it waits here for a reader
+  const auto process = start_program(MILLRACE_BINARY, {"train", "--resume", "run", "--set", kSteps});
+  for (int i = 0; i < 20000 && weights("run") != weights("whole"); ++i) std::this_thread::sleep_for(5ms);
+  write("run/.model.safetensors.millrace-tmp7", "half");
+  ::kill(process->pid(), SIGKILL);
+  ASSERT_EQ(finish(*process).exit_code, 128 + SIGKILL);
+  EXPECT_EQ(json("run/summary.json").at("steps"), 12);
+  std::filesystem::remove(path("run/trace.json"));
+  const Outcome rest = run({"train", "--resume", "run"});
+  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(json("run/summary.json").at("steps"), 24);
+  EXPECT_TRUE(exists("run/trace.json"));
+  EXPECT_FALSE(exists("run/.model.safetensors.millrace-tmp7"));
+  EXPECT_THAT(refusal({"train", "--resume", "run"}), testing::HasSubstr("nothing is left to do"));
+}
 
 class KilledWithPictures : public KilledTest {
  protected:

@@ -83,6 +83,25 @@ TEST_F(SuperviseTest, ARunThatIsResumedGoesOnFromItsOwnCheckpoints) {
   EXPECT_EQ(history()[0].at("first_step"), 900);
 }
 
+TEST_F(SuperviseTest, WhatDiesAfterItsLastFileIsDone) {
+  const std::string whole = R"(echo '{"steps": 9, "stopped": false, "diverged": false}' > $run/summary.json; )";
+  starts({"step 0; save 5; kill -9 $$", "step 8; " + whole + "kill -9 $$"});
+  EXPECT_EQ(supervise_here(), 0);
+  EXPECT_EQ(count_starts(), 2);
+  EXPECT_EQ(said()[1],
+            "attempt 2 died by SIGKILL when all was done and written; see it with: millrace report " + run().string());
+}
+
+TEST_F(SuperviseTest, TheLastFileOfAnEarlierTrainingDoesNotCount) {
+  fs::create_directories(run() / "checkpoints/step-00000009");
+  write("run/summary.json", R"({"steps": 9, "stopped": false, "diverged": false})");
+  arguments_ = {"train", "--resume", run().string(), "--set", "steps=20"};
+  const std::string stopped = R"(echo '{"steps": 12, "stopped": true, "diverged": false}' > $run/summary.json; )";
+  starts({"kill -9 $$", "step 10; save 12; " + stopped + "kill -9 $$", "exit 0"});
+  EXPECT_EQ(supervise_here(), 0);
+  EXPECT_EQ(count_starts(), 3);
+}
+
 TEST_F(SuperviseTest, TheUsersMistakeIsNotTriedAgain) {
   starts({"echo 'millrace: job.yaml: batch is missing' >&2; exit 2"});
   EXPECT_EQ(supervise_here(), 2);
