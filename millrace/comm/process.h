@@ -35,6 +35,10 @@ class Process {
   virtual int size() const = 0;
   virtual int size_on_host() const = 0;  // processes that share this host
 
+  // Once more the same processes, with messages, sums, events and orders of their own: for a training that is made
+  // while this one's goes on. Together with all others, and gone before this one is.
+  virtual std::unique_ptr<Process> beside() = 0;
+
   // Before workers connect.
   virtual void open(const Topology& topology) = 0;
   // One endpoint per worker of this process, with the memory its messages lie in, which must outlive it.

@@ -6,8 +6,6 @@
 
 #include "millrace/base/error.h"
 #include "millrace/base/median.h"
-#include "millrace/job/reader.h"
-#include "millrace/runtime/state_exchange.h"
 
 namespace millrace::runtime {
 namespace {
@@ -32,19 +30,22 @@ Succession::Succession(std::unique_ptr<Training> first, const job::Job& job, com
                        const MachineLimit& limit, Planner planner, const plan::FreezeState& freezing,
                        std::shared_ptr<PrefixCaches> caches)
     : process_(process), limit_(limit), planner_(std::move(planner)), caches_(std::move(caches)), freezing_(freezing) {
-  now_.job = job;
-  now_.training = std::move(first);
+  now_ = {job, std::move(first)};
   next_step_ = now_.training->first_step();
+  running_ = &process_;
+  if (job.elastic.freeze == job::Freeze::Off) return;
+  beside_ = process_.beside();
+  idle_ = beside_.get();
 }
 
 Succession::~Succession() {
   if (next_plan_.valid()) next_plan_.wait();
-  if (next_.valid()) next_.wait();
 }
 
 TrainingResult Succession::run(const Observer& observer) {
   const bool leads = process_.rank() == 0;
   observer_ = observer;
+  begin_next();
   observer_.on_interval = [this](const IntervalReport& report) { decide(report); };
   observer_.hands_over_at = [this] { return freezing_.boundary; };
   observer_.hands_over = [this] { return can_hand_over(); };
@@ -68,9 +69,11 @@ TrainingResult Succession::run(const Observer& observer) {
     begin_stretch();
     const TrainingResult result = now_.training->run(observer_);
     if (leads) take(result);
-    if (process_.broadcast(result.handed_over ? "goes on" : "").empty()) break;
+    if (running_->broadcast(result.handed_over ? "goes on" : "").empty()) break;
     hand_over(result);
+    begin_next();
   }
+  next_.reset();
   if (leads && transitions_.size() > stretches_.size()) transitions_.pop_back();  // decided, and never done
   end_stretch();
   gather_records();
@@ -97,6 +100,12 @@ void Succession::begin_stretch() {
   next_step_ = now_.training->first_step();
   // Of an epoch that has begun the first samples come in the next one.
   filled_at_ = std::ceil(now_.training->epoch_at(next_step_) - kSameEpoch) + 1;
+}
+
+void Succession::begin_next() {
+  if (!idle_) return;
+  const bool uses_devices = now_.job.device == job::Device::Cuda;
+  next_ = std::make_unique<NextTraining>(*idle_, limit_, caches_, former_, uses_devices);
 }
 
 // Of the training that has ended.
@@ -170,24 +179,14 @@ int Succession::kept_at_boundary() const {
   return kept < freezing_.next ? kept : 0;  // what more layers made is of weights that will change
 }
 
-// The next training, ready but for its state; planned and made while this one goes on. Where there are several
-// processes it is only planned: they wait for each other while they make theirs.
+// The next training is planned and made while this one goes on.
 void Succession::prepare() {
   const int kept = kept_at_boundary();
   transitions_.back().kept = kept;
   next_plan_ = std::async(std::launch::async, [this, now = now_.job, frozen = freezing_.next, kept] {
                  return planner_(now, frozen, kept);
                }).share();
-  if (process_.size() > 1) return;
-  std::shared_ptr<const PrefixCache> cache = caches_ ? caches_->next(freezing_.next, freezing_.boundary) : nullptr;
-  next_ = std::async(std::launch::async, [this, plan = next_plan_, cache = std::move(cache)] {
-    Part part;
-    part.job = plan.get().job;
-    part.process = comm::make_local_process();
-    part.training = std::make_unique<Training>(part.job, *part.process, limit_, OnMeasure(), StateReader(),
-                                               Parameters::Later, cache);
-    return part;
-  });
+  next_->begin(next_plan_, freezing_.boundary, caches_ ? caches_->next(freezing_.next, freezing_.boundary) : nullptr);
 }
 
 // At the boundary: whether there is a next training. Where there is none, this one goes on as it is.
@@ -195,15 +194,13 @@ bool Succession::can_hand_over() {
   std::string why;
   try {
     const auto began = std::chrono::steady_clock::now();
-    next_plan_.get();
-    if (next_.valid()) ready_ = next_.get();
+    next_->await();
     transitions_.back().waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     return true;
   } catch (const std::invalid_argument& error) {
     why = error.what();
   }
   observer_.on_note(fmt::format("layers 1 to {} cannot be frozen: {}", freezing_.next, why));
-  if (next_.valid()) next_ = {};
   freezing_.next = -1;
   freezing_.boundary = -1;
   transitions_.pop_back();
@@ -213,32 +210,24 @@ bool Succession::can_hand_over() {
 void Succession::hand_over(const TrainingResult& result) {
   const bool leads = process_.rank() == 0;
   end_stretch();
+  NextTraining::Made next;
   if (process_.size() == 1) {
-    Part next = std::move(ready_);
+    next = next_->take();
     next.training->take_over(*now_.training);
-    if (last_.valid()) last_.get();
-    // To give memory back takes time, and nobody waits for it.
-    last_ = std::async(std::launch::async, [old = std::make_shared<Part>(std::move(now_))] {
-      old->training.reset();
-      old->process.reset();
-    });
-    now_ = std::move(next);
   } else {
-    const std::string job = process_.broadcast(leads ? job::to_yaml(next_plan_.get().job) : std::string());
-    const int64_t boundary = std::stoll(process_.broadcast(std::to_string(result.steps)));
     state::State own = now_.training->own_state();
     if (leads) own.since = now_.training->since_for(next_plan_.get().job.batch);
-    now_.training.reset();
-    now_.job = leads ? next_plan_.get().job : job::parse_job(job, "plan", {});
-    const auto cache = caches_ ? caches_->next(now_.job.model.frozen, boundary) : nullptr;
-    const StateReader reader = [&](const Session::Wanted& wanted) {
-      ExchangedState exchanged = exchange_state(process_, std::move(own), wanted);
-      if (leads) transitions_.back().moved_bytes = exchanged.moved_bytes;
-      return std::move(exchanged.state);
-    };
-    now_.training =
-        std::make_unique<Training>(now_.job, process_, limit_, OnMeasure(), reader, Parameters::Now, cache);
+    if (!next_->is_beside()) now_.training.reset();
+    next = next_->take();
+    const int64_t moved_bytes = next.training->take_over(std::move(own));
+    if (leads) transitions_.back().moved_bytes = moved_bytes;
   }
+  // To give memory back takes time, and nobody waits for it.
+  former_ = std::async(std::launch::async, [old = std::shared_ptr<Training>(std::move(now_.training))]() mutable {
+              old.reset();
+            }).share();
+  now_ = std::move(next);
+  std::swap(running_, idle_);
   observer_.saves_first = result.save_is_due;
   observer_.saves_best_first = result.best_is_due;
   if (!leads) return;

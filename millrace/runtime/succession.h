@@ -13,19 +13,11 @@
 
 #include "millrace/comm/process.h"
 #include "millrace/plan/freeze_rule.h"
+#include "millrace/runtime/next_training.h"
 #include "millrace/runtime/run_records.h"
 #include "millrace/runtime/training.h"
 
 namespace millrace::runtime {
-
-// The job of the next training, and what is expected of it.
-struct NextPlan {
-  job::Job job;
-  std::string words;               // "1f1b, 4 micro-batches, stages on 0:0 | 0:1"
-  double predicted_step_s = 0;     // 0: nothing was predicted; with elastic.cache, of a cache that is full
-  double predicted_filling_s = 0;  // with elastic.cache: of the first epoch, which fills it
-  double predicted_before_s = 0;   // of the plan there is, with the same layers frozen
-};
 
 // One training of the run.
 struct Stretch {
@@ -84,11 +76,6 @@ class Succession {
   const std::vector<std::vector<WorkerRecord>>& records() const { return records_; }
 
  private:
-  struct Part {
-    job::Job job;
-    std::unique_ptr<comm::Process> process;  // its own, where all workers are threads of this one
-    std::unique_ptr<Training> training;
-  };
   void decide(const IntervalReport& report);
   void prepare();
   int kept_at_boundary() const;
@@ -99,6 +86,7 @@ class Succession {
   void tell_gain(int64_t step, std::span<const double> step_s, double predicted_s, const std::string& when);
   std::string expected() const;
   bool fills_cache() const { return caches_ && freezing_.frozen > 0; }
+  void begin_next();
   void begin_stretch();
   void end_stretch();
   void settle_cache();
@@ -110,11 +98,12 @@ class Succession {
   const std::shared_ptr<PrefixCaches> caches_;
   Observer observer_;
   plan::FreezeState freezing_;
-  Part now_;
+  std::unique_ptr<comm::Process> beside_;  // where layers freeze: trainings take turns on the two
+  comm::Process *running_ = nullptr, *idle_ = nullptr;
+  NextTraining::Made now_;
   std::shared_future<NextPlan> next_plan_;
-  std::future<Part> next_;
-  Part ready_;
-  std::future<void> last_;  // the end of the training before
+  std::shared_future<void> former_;  // the end of the training before
+  std::unique_ptr<NextTraining> next_;
   TrainingResult total_;
   std::vector<Stretch> stretches_;
   RunRecords own_records_;

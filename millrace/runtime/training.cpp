@@ -18,6 +18,7 @@
 #include "millrace/model/model.h"
 #include "millrace/runtime/conductor.h"
 #include "millrace/runtime/op_times.h"
+#include "millrace/runtime/state_exchange.h"
 #include "millrace/schedule/prover.h"
 #include "millrace/schedule/steady.h"
 #include "millrace/state/checkpoint_store.h"
@@ -85,6 +86,16 @@ void Training::take_over(Training& before) {
     }
   }
   on_all_workers([&](LocalWorker& local) { local.worker->load_from(sessions, facts_.first_step); });
+}
+
+int64_t Training::take_over(state::State own) {
+  int64_t moved_bytes = 0;
+  load_parameters([&](const Session::Wanted& wanted) {
+    ExchangedState exchanged = exchange_state(process_, std::move(own), wanted);
+    moved_bytes = exchanged.moved_bytes;
+    return std::move(exchanged.state);
+  });
+  return moved_bytes;
 }
 
 Training::~Training() {

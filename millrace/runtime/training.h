@@ -74,8 +74,10 @@ class Training {
   // From this step on every node's time is summed. Before run().
   void time_nodes_from(int64_t step) { facts_.time_nodes_from = step; }
 
-  // Goes on where another training in this process, of whatever plan, has ended.
+  // Goes on where another training, of whatever plan, has ended: one in this process, or together with all other
+  // processes, each with its own_state() of it; returns how many bytes went from one to another.
   void take_over(Training& before);
+  int64_t take_over(state::State own);
 
   TrainingResult run(const Observer& observer);
   // Complete on process 0; together with all other processes. After run().

@@ -52,6 +52,7 @@ class BreakingProcess : public comm::Process {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   int size_on_host() const override { return 1; }
+  std::unique_ptr<comm::Process> beside() override { return comm::make_local_process(); }
   void open(const comm::Topology& topology) override {
     num_workers_ = topology.num_workers;
     inner_->open(topology);

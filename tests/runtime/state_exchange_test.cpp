@@ -35,6 +35,7 @@ class BoardProcess : public comm::Process {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(board_.texts.size()); }
   int size_on_host() const override { return size(); }
+  std::unique_ptr<comm::Process> beside() override { return nullptr; }
   void open(const comm::Topology&) override {}
   std::unique_ptr<comm::Endpoint> connect(int, backend::Memory&) override { return nullptr; }
   void tell(const comm::Event&) override {}

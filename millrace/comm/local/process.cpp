@@ -15,6 +15,7 @@ class LocalProcess : public Process {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   int size_on_host() const override { return 1; }
+  std::unique_ptr<Process> beside() override { return make_local_process(); }
 
   void open(const Topology& topology) override { hub_ = std::make_unique<LocalHub>(topology); }
   std::unique_ptr<Endpoint> connect(int worker, backend::Memory& memory) override {

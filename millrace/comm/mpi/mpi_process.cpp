@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "millrace/base/error.h"
@@ -159,47 +158,27 @@ class MpiDeviceEndpoint final : public DeviceEndpoint {
   MpiProcess& process_;
 };
 
-MpiProcess::MpiProcess() {
-  // So many streams of a GPU do not get in each other's way. Before anyone touches it: MPI may.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  int provided = 0;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-  if (provided < MPI_THREAD_MULTIPLE) fail_run("this MPI does not allow several threads (MPI_THREAD_MULTIPLE)");
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-  MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  MPI_Comm host = MPI_COMM_NULL;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
-  MPI_Comm_size(host, &size_on_host_);
-  MPI_Comm_free(&host);
+MpiProcess::MpiProcess(std::shared_ptr<MpiWorld> world, bool is_first) : world_(std::move(world)), is_first_(is_first) {
   for (MPI_Comm* comm : {&messages_, &sums_, &events_, &orders_comm_, &control_, &notices_})
     MPI_Comm_dup(MPI_COMM_WORLD, comm);
-  peer_watch_ = std::make_unique<PeerWatch>(rank_, size_);
-  if (rank_ == 0) {
+  if (rank() == 0) {
     MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
   } else {
     MPI_Irecv(&incoming_directive_, sizeof incoming_directive_, MPI_BYTE, 0, 0, orders_comm_, &directive_request_);
   }
-  thread_ = std::thread([this] { serve(); });
+  world_->add(*this);
 }
 
-// After a failure the job is ended by end_failed_process(), once the reason was printed.
 MpiProcess::~MpiProcess() {
-  if (!aborted_ && std::uncaught_exceptions() == 0) wait_for_all();
-  stop_ = true;
-  thread_.join();
-  if (aborted_ || std::uncaught_exceptions() > 0) {
-    peer_watch_->say_goodbye();
-    (void)peer_watch_.release();  // others may still be sending to it
-    return;
-  }
+  const bool failed = world_->aborted() || std::uncaught_exceptions() > 0;
+  if (is_first_ && !failed) wait_for_all();
+  world_->remove(*this);
+  if (failed) return;
   for (MPI_Request* request : {&incoming_request_, &directive_request_}) {
     if (*request == MPI_REQUEST_NULL) continue;
     MPI_Cancel(request);
     MPI_Wait(request, MPI_STATUS_IGNORE);
   }
-  peer_watch_.reset();
-  MPI_Finalize();
 }
 
 // Asleep: MPI_Barrier would keep a core busy for as long as process 0 writes its files.
@@ -212,11 +191,30 @@ void MpiProcess::wait_for_all() {
   }
 }
 
+// A number on its way from another process. What is soon there is not waited for asleep; for what takes longer no core
+// is kept busy.
+uint64_t MpiProcess::await_number(uint64_t own, const std::function<void(uint64_t*, MPI_Request*)>& start) {
+  constexpr auto kSoon = std::chrono::milliseconds(2);
+  auto number = std::make_unique<uint64_t>(own);
+  MPI_Request request = MPI_REQUEST_NULL;
+  start(number.get(), &request);
+  const auto began = std::chrono::steady_clock::now();
+  for (int complete = 0;;) {
+    check_mpi(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), "waiting for the other processes");
+    if (complete) return *number;
+    if (world_->aborted()) {
+      (void)number.release();  // it may still come
+      throw Aborted();
+    }
+    if (std::chrono::steady_clock::now() - began > kSoon) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 void MpiProcess::open(const Topology& topology) {
+  const std::lock_guard lock(sums_mutex_);
+  sum_engine_.reset();
   topology_ = topology;
-  auto engine = std::make_unique<SumEngine>(sums_, topology_, rank_);
-  const std::lock_guard lock(mutex_);
-  sum_engine_ = std::move(engine);
+  sum_engine_ = std::make_unique<SumEngine>(sums_, topology_, rank());
 }
 
 std::unique_ptr<Endpoint> MpiProcess::connect(int worker, backend::Memory& memory) {
@@ -254,46 +252,41 @@ std::unique_ptr<Endpoint> MpiProcess::join_devices(int worker, backend::Memory& 
 
 // Others wait for this process inside the library that was to join them, where nothing else reaches them.
 void MpiProcess::end_unjoined(const std::string& failure) {
-  stop_ = true;
-  thread_.join();
-  fmt::print(stderr, "\nmillrace: worker {} on {} could not be joined to the others: {}\n", rank_, host_name(),
+  world_->stop();
+  fmt::print(stderr, "\nmillrace: worker {} on {} could not be joined to the others: {}\n", rank(), host_name(),
              failure);
   std::fflush(stderr);
-  peer_watch_->say_goodbye();
+  world_->say_goodbye();
   MPI_Abort(MPI_COMM_WORLD, 1);
   _exit(1);
 }
 
 void MpiProcess::decline_to_join() { tell_of_failure(notices_); }
 
-void MpiProcess::show(std::function<std::string()> doing) { peer_watch_->show(std::move(doing)); }
+bool MpiProcess::serve() {
+  bool busy = false;
+  {
+    const std::lock_guard lock(sums_mutex_);
+    busy = sum_engine_ && sum_engine_->advance();
+  }
+  {
+    const std::lock_guard lock(sends_mutex_);
+    if (endpoint_) endpoint_->look_after_sends();
+    if (device_endpoint_) busy |= device_endpoint_->advance();
+  }
+  take_events();
+  take_orders();
+  return busy;
+}
 
-void MpiProcess::serve() {
-  while (!stop_) {
-    SumEngine* sums = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      sums = sum_engine_.get();
-    }
-    bool busy = sums && sums->advance();
-    {
-      const std::lock_guard lock(sends_mutex_);
-      if (endpoint_) endpoint_->look_after_sends();
-      if (device_endpoint_) busy |= device_endpoint_->advance();
-    }
-    if (incoming_request_ != MPI_REQUEST_NULL) {
-      int complete = 0;
-      MPI_Test(&incoming_request_, &complete, MPI_STATUS_IGNORE);
-      if (complete) {
-        take_event(incoming_);
-        MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
-        continue;
-      }
-    }
-    if (directive_request_ != MPI_REQUEST_NULL) take_orders();
-    peer_watch_->tick();
-    // Every call moves MPI's own messages forward, too: a large one needs that while its worker computes.
-    std::this_thread::sleep_for(std::chrono::microseconds(busy ? 50 : 200));
+void MpiProcess::take_events() {
+  if (incoming_request_ == MPI_REQUEST_NULL) return;
+  for (;;) {
+    int complete = 0;
+    MPI_Test(&incoming_request_, &complete, MPI_STATUS_IGNORE);
+    if (!complete) return;
+    take_event(incoming_);
+    MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
   }
 }
 
@@ -306,13 +299,13 @@ void MpiProcess::take_event(const Event& event) {
 
 void MpiProcess::tell(const Event& event) {
   check_abort();
-  if (rank_ == 0) return take_event(event);
+  if (rank() == 0) return take_event(event);
   check_mpi(MPI_Send(&event, sizeof event, MPI_BYTE, 0, 0, events_), "telling process 0");
 }
 
 std::optional<Event> MpiProcess::next_event(std::chrono::milliseconds wait) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, wait, [&] { return !queue_.empty() || aborted_; });
+  changed_.wait_for(lock, wait, [&] { return !queue_.empty() || world_->aborted(); });
   if (queue_.empty()) {
     check_abort();
     return std::nullopt;
@@ -324,6 +317,7 @@ std::optional<Event> MpiProcess::next_event(std::chrono::milliseconds wait) {
 
 // One after another from process 0, which is what keeps a grant behind the orders it came after.
 void MpiProcess::take_orders() {
+  if (directive_request_ == MPI_REQUEST_NULL) return;
   for (;;) {
     int complete = 0;
     MPI_Test(&directive_request_, &complete, MPI_STATUS_IGNORE);
@@ -338,7 +332,7 @@ void MpiProcess::take_orders() {
 }
 
 void MpiProcess::send_directive(const Directive& directive) {
-  for (int r = 1; r < size_; ++r) {
+  for (int r = 1; r < size(); ++r) {
     check_mpi(MPI_Send(&directive, sizeof directive, MPI_BYTE, r, 0, orders_comm_), "giving an order");
   }
 }
@@ -361,16 +355,17 @@ void MpiProcess::grant(int64_t step) {
 }
 
 std::vector<std::string> MpiProcess::gather(const std::string& text) {
-  if (rank_ != 0) {
+  if (rank() != 0) {
     const uint64_t bytes = text.size();
     MPI_Send(&bytes, 1, MPI_UINT64_T, 0, 1, control_);
     send(0, std::as_bytes(std::span(text)));
     return {};
   }
   std::vector<std::string> texts{text};
-  for (int r = 1; r < size_; ++r) {
-    uint64_t bytes = 0;
-    MPI_Recv(&bytes, 1, MPI_UINT64_T, r, 1, control_, MPI_STATUS_IGNORE);
+  for (int r = 1; r < size(); ++r) {
+    const uint64_t bytes = await_number(0, [&](uint64_t* number, MPI_Request* request) {
+      MPI_Irecv(number, 1, MPI_UINT64_T, r, 1, control_, request);
+    });
     receive(r, std::as_writable_bytes(std::span(texts.emplace_back(bytes, '\0'))));
   }
   return texts;
@@ -390,8 +385,9 @@ void MpiProcess::receive(int from, std::span<std::byte> bytes) {
 }
 
 std::string MpiProcess::broadcast(const std::string& text) {
-  uint64_t bytes = text.size();
-  MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, control_);
+  const uint64_t bytes = await_number(text.size(), [&](uint64_t* number, MPI_Request* request) {
+    MPI_Ibcast(number, 1, MPI_UINT64_T, 0, control_, request);
+  });
   std::string copy = text;
   copy.resize(bytes);
   for (size_t at = 0; at < bytes; at += kLargestMessage) {
@@ -400,8 +396,7 @@ std::string MpiProcess::broadcast(const std::string& text) {
   return copy;
 }
 
-void MpiProcess::abort() {
-  aborted_ = true;
+void MpiProcess::wake() {
   orders_.abort();
   {
     const std::lock_guard lock(sends_mutex_);

@@ -1,21 +1,20 @@
 // One process per worker under mpirun or srun. Launching, rendezvous and transport are MPI's; messages keep their names
-// as tags; between GPUs they go another way where there is one. A thread of its own moves sums over replicas forward
-// while the worker computes, passes events on, and keeps watch over the other processes.
+// as tags; between GPUs they go another way where there is one. The world's thread moves sums over replicas forward
+// while the worker computes, and passes events on.
 #pragma once
 
 #include <mpi.h>
 
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
-#include "millrace/comm/mpi/peer_watch.h"
+#include "millrace/comm/mpi/mpi_world.h"
 #include "millrace/comm/mpi/sum_engine.h"
 #include "millrace/comm/process.h"
 
@@ -24,14 +23,17 @@ namespace millrace::comm {
 class MpiDeviceEndpoint;
 class MpiEndpoint;
 
-class MpiProcess : public Process {
+class MpiProcess : public Process, private MpiWorld::Served {
  public:
-  MpiProcess();
+  MpiProcess() : MpiProcess(std::make_shared<MpiWorld>(), /*is_first=*/true) {}
   ~MpiProcess() override;
+  std::unique_ptr<Process> beside() override {
+    return std::unique_ptr<Process>(new MpiProcess(world_, /*is_first=*/false));
+  }
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  int size_on_host() const override { return size_on_host_; }
+  int rank() const override { return world_->rank(); }
+  int size() const override { return world_->size(); }
+  int size_on_host() const override { return world_->size_on_host(); }
 
   void open(const Topology& topology) override;
   std::unique_ptr<Endpoint> connect(int worker, backend::Memory& memory) override;
@@ -45,24 +47,28 @@ class MpiProcess : public Process {
   std::string broadcast(const std::string& text) override;
   void send(int to, std::span<const std::byte> bytes) override;
   void receive(int from, std::span<std::byte> bytes) override;
-  void abort() override;
-  void show(std::function<std::string()> doing) override;
-  void set_silence(double seconds) override { peer_watch_->set_silence(seconds); }
-  void keep_term_signal() override { peer_watch_->keep_term_signal(); }
-  bool term_was_asked() const override { return peer_watch_->term_was_asked(); }
+  void abort() override { world_->abort(); }
+  void show(std::function<std::string()> doing) override { world_->show(this, std::move(doing)); }
+  void set_silence(double seconds) override { world_->watch().set_silence(seconds); }
+  void keep_term_signal() override { world_->watch().keep_term_signal(); }
+  bool term_was_asked() const override { return world_->watch().term_was_asked(); }
 
  private:
   friend class MpiDeviceEndpoint;
   friend class MpiEndpoint;
 
+  MpiProcess(std::shared_ptr<MpiWorld> world, bool is_first);
+
+  bool serve() override;
+  void wake() override;
+
   std::unique_ptr<Endpoint> join_devices(int worker, backend::Memory& memory, std::string& reason);
   [[noreturn]] void end_unjoined(const std::string& failure);
-  void serve();
   void wait_for_all();
-  void check_abort() const {
-    if (aborted_.load(std::memory_order_relaxed)) throw Aborted();
-  }
+  uint64_t await_number(uint64_t own, const std::function<void(uint64_t*, MPI_Request*)>& start);
+  void check_abort() const { world_->check_abort(); }
   void take_event(const Event& event);
+  void take_events();
   void take_orders();
 
   // From process 0: an order, or how far is granted.
@@ -73,12 +79,13 @@ class MpiProcess : public Process {
   };
   void send_directive(const Directive& directive);
 
-  int rank_ = 0, size_ = 1, size_on_host_ = 1;
+  const std::shared_ptr<MpiWorld> world_;
+  const bool is_first_;
   MPI_Comm messages_ = MPI_COMM_NULL, sums_ = MPI_COMM_NULL, events_ = MPI_COMM_NULL, orders_comm_ = MPI_COMM_NULL,
            control_ = MPI_COMM_NULL, notices_ = MPI_COMM_NULL;
   Topology topology_;
+  std::mutex sums_mutex_;  // where one engine takes another's place
   std::unique_ptr<SumEngine> sum_engine_;
-  std::unique_ptr<PeerWatch> peer_watch_;
 
   std::mutex sends_mutex_;
   MpiEndpoint* endpoint_ = nullptr;
@@ -92,9 +99,6 @@ class MpiProcess : public Process {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Event> queue_;
-
-  std::atomic<bool> aborted_{false}, stop_{false};
-  std::thread thread_;
 };
 
 }  // namespace millrace::comm

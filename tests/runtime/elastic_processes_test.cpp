@@ -1,0 +1,166 @@
+// Trainings that follow one another in several processes: each is made beside the one before it, and the numbers are
+// those of threads. The processes are this program, started again under mpirun.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "cli/mpi_runner.h"
+#include "millrace/runtime/succession.h"
+#include "runtime/training_harness.h"
+
+namespace millrace::runtime {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kStarted = "MILLRACE_TEST_ELASTIC";
+constexpr int kProcesses = 3;
+
+job::Job freezing_job() {
+  job::Job job = small_job();
+  job.model = small_vit(16, 12, 3);
+  job.model.layers = 4;
+  job.optimizer.kind = job::Algorithm::AdamW;
+  job.optimizer.lr = 0.002;
+  job.steps = 26;
+  job.parallel.mode = job::Mode::OneFOneB;
+  job.parallel.microbatches = 2;
+  job.parallel.placement = "0:0.0:1.0:2";
+  job.elastic.freeze = job::Freeze::Schedule;
+  job.elastic.alpha = 0.4;
+  job.elastic.every = {job::Period::Unit::Steps, 8};  // decided two steps ahead
+  return job;
+}
+
+struct Ran {
+  std::vector<double> losses;
+  std::vector<std::string> notes;
+  std::vector<Transition> transitions;
+  std::vector<WorkerRecord> last;  // of the last training's workers
+  state::State state;
+  TrainingResult result;
+};
+
+// Each training where the next of `placements` says, the first too; "fails": its planning does.
+Ran run_elastic(comm::Process& process, job::Job job, const std::vector<std::string>& placements,
+                int64_t stop_at = 1000) {
+  job.parallel.placement = placements[0];
+  size_t next = 0;
+  const Succession::Planner planner = [&](const job::Job& now, int frozen, int) {
+    const std::string& placement = placements.at(++next);
+    if (placement == "refused") throw std::invalid_argument("no plan has so many layers");
+    if (placement == "fails") throw std::runtime_error("the planner fell");
+    NextPlan made;
+    made.job = now;
+    made.job.model.frozen = frozen;
+    made.job.parallel.placement = placement;
+    return made;
+  };
+  Succession succession(std::make_unique<Training>(job, process, MachineLimit{}), job, process, {},
+                        process.rank() == 0 ? planner : Succession::Planner(), {});
+  Ran ran;
+  Observer observer;
+  observer.on_step = [&](const StepReport& step) { ran.losses.push_back(step.metrics.loss()); };
+  observer.on_note = [&](const std::string& note) { ran.notes.push_back(note); };
+  observer.wants_to_end = [&] { return static_cast<int64_t>(ran.losses.size()) >= stop_at; };
+  ran.result = succession.run(observer);
+  ran.state = succession.training().state();
+  ran.transitions = succession.transitions();
+  if (process.rank() == 0) ran.last = succession.records().back();
+  return ran;
+}
+
+void expect_same(const Ran& processes, const Ran& threads) {
+  EXPECT_EQ(processes.losses, threads.losses);
+  EXPECT_EQ(processes.state.params.size(), threads.state.params.size());
+  for (const auto& [name, tensor] : threads.state.params) {
+    EXPECT_TRUE(processes.state.params.at(name).data == tensor.data) << name;
+  }
+  ASSERT_EQ(processes.transitions.size(), threads.transitions.size());
+  for (size_t i = 0; i < threads.transitions.size(); ++i) {
+    EXPECT_EQ(processes.transitions[i].step, threads.transitions[i].step);
+  }
+}
+
+// What each process does. Not to be run by itself.
+class DISABLED_ElasticProcess : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::getenv(kStarted)) GTEST_SKIP() << "is started by ElasticProcesses";
+    process_ = comm::make_mpi_process();
+  }
+  void expect_bits_of_threads(const Ran& processes, const job::Job& job, const std::vector<std::string>& placements) {
+    if (process_->rank() != 0) return;
+    const auto alone = comm::make_local_process();
+    expect_same(processes, run_elastic(*alone, job, placements));
+  }
+
+  std::unique_ptr<comm::Process> process_;
+};
+
+TEST_F(DISABLED_ElasticProcess, GoesOn) {
+  const std::vector<std::string> placements{"0:0.0:1.0:2", "0:0-1.0:2", "0:0.0:1-2", "0:0.0:1.0:2"};
+  const Ran ran = run_elastic(*process_, freezing_job(), placements);
+  expect_bits_of_threads(ran, freezing_job(), placements);
+  if (process_->rank() != 0) return;
+  ASSERT_EQ(ran.transitions.size(), 3u);
+  EXPECT_GT(ran.transitions[0].moved_bytes, 0);
+  EXPECT_EQ(ran.last.size(), static_cast<size_t>(kProcesses));
+}
+
+// A plan that cannot be, and one that cannot be made: both times all go on as before. On devices the next is made when
+// the one before it is gone.
+TEST_F(DISABLED_ElasticProcess, GoesOnAsItIsWhereThereIsNoNext) {
+  const bool beside = freezing_job().device != job::Device::Cuda;
+  const std::vector<std::string> placements{"0:0.0:1.0:2", "refused", beside ? "0:0.0:1.0:2.0:3" : "refused",
+                                            "0:0-1.0:2"};
+  const Ran ran = run_elastic(*process_, freezing_job(), placements);
+  if (process_->rank() != 0) return;
+  EXPECT_EQ(ran.losses.size(), 26u);
+  ASSERT_EQ(ran.transitions.size(), 1u);
+  EXPECT_EQ(ran.transitions[0].step, 24);
+  ASSERT_GE(ran.notes.size(), 2u);
+  EXPECT_THAT(ran.notes[0], HasSubstr("cannot be frozen: no plan has so many layers"));
+  if (beside) EXPECT_THAT(ran.notes[1], HasSubstr("names 4 devices and 3 processes were started"));
+}
+
+// The run ends between a decision and its boundary.
+TEST_F(DISABLED_ElasticProcess, EndsBeforeItsBoundary) {
+  job::Job job = freezing_job();
+  job.elastic.every = {job::Period::Unit::Steps, 24};  // decided six steps ahead
+  const Ran ran = run_elastic(*process_, job, {"0:0.0:1.0:2", "0:0-1.0:2"}, /*stop_at=*/19);
+  if (process_->rank() != 0) return;
+  EXPECT_TRUE(ran.result.stopped);
+  EXPECT_LT(ran.result.steps, 26);
+}
+
+TEST_F(DISABLED_ElasticProcess, Fails) { run_elastic(*process_, freezing_job(), {"0:0.0:1.0:2", "fails"}); }
+
+class ElasticProcesses : public cli::MpiTest {
+ protected:
+  cli::Outcome run_all(const std::string& test) {
+    const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+    return finish(*start_under_mpi(
+        kProcesses, self,
+        {"--gtest_also_run_disabled_tests", "--gtest_color=no", "--gtest_filter=DISABLED_ElasticProcess." + test},
+        {std::string(kStarted) + "=1"}));
+  }
+  void expect_success(const std::string& test) {
+    const cli::Outcome outcome = run_all(test);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("[  PASSED  ] 1 test")) << outcome.err;
+  }
+};
+
+TEST_F(ElasticProcesses, GoOnWithTheBitsOfThreads) { expect_success("GoesOn"); }
+TEST_F(ElasticProcesses, GoOnAsTheyAreWhereThereIsNoNext) { expect_success("GoesOnAsItIsWhereThereIsNoNext"); }
+TEST_F(ElasticProcesses, EndBeforeTheirBoundary) { expect_success("EndsBeforeItsBoundary"); }
+
+TEST_F(ElasticProcesses, EndWhereTheNextFails) {
+  const cli::Outcome outcome = run_all("Fails");
+  EXPECT_NE(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("the planner fell")) << outcome.err;
+}
+
+}  // namespace
+}  // namespace millrace::runtime
