@@ -90,9 +90,17 @@ class Session {
   // Before that: memory that was never touched is slow to write to.
   void touch();
   // The same from sessions of another training in this process, which stand still and have one version of their weights
-  // each. No more than a parameter at a time lies in between.
-  void load_from(const std::vector<const Session*>& before);
+  // each. No more than a parameter at a time lies in between. What has `come` was put() before, from elsewhere.
+  void load_from(const std::vector<const Session*>& before, const state::State& position,
+                 const state::Names& come = {});
+  void store_position(state::State& state) const;  // what belongs to no tensor
   bool has_param(const std::string& name) const;
+
+  // A tensor at a time, by its kind in state::kKinds: those it has, and those it is to be given.
+  void list(state::Names& names) const;
+  bool wants(size_t kind, const std::string& name) const;
+  bool read(size_t kind, const std::string& name, std::vector<float>& plain) const;
+  void put(size_t kind, const std::string& name, const std::vector<float>& plain);
 
   // What a state is stored from, as it was between two steps.
   struct Source {
@@ -284,8 +292,7 @@ class Session {
   void bind(Prepared& prepared, size_t index);
   void bind_buckets();
   void load_position(const state::State& state);
-  void store_position(state::State& state) const;
-  graph::BufferId state_buffer(graph::BufferRole role, const std::string& name) const;
+  graph::BufferId state_buffer(size_t kind, const std::string& name) const;
   void read(const Source& source, backend::Outlet& outlet, graph::BufferId id, int64_t version,
             std::vector<float>& plain) const;
   void find_stretches();

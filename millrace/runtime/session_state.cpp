@@ -12,12 +12,16 @@ using graph::Program;
 
 namespace {
 
-// Where a buffer of a role has its numbers from, and puts them.
+// In state::kKinds: where a buffer of a role has its numbers from, and puts them.
+size_t kind_of(BufferRole role) { return role == BufferRole::Velocity ? 1 : role == BufferRole::SecondMoment ? 2 : 0; }
+
 template <typename State>
 auto& tensors_of(BufferRole role, State& state) {
-  return role == BufferRole::Velocity       ? state.velocity
-         : role == BufferRole::SecondMoment ? state.second_moment
-                                            : state.params;
+  return state.*state::kKinds[kind_of(role)];
+}
+
+bool is_of_state(const graph::Buffer& buffer) {
+  return buffer.param != graph::kNone && is_persistent(buffer.role) && !is_kept_gradient(buffer.role);
 }
 
 }  // namespace
@@ -43,7 +47,7 @@ void Session::load(const state::State& state) {
 
   for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
     const graph::Buffer& buffer = program.buffers[id];
-    if (buffer.param == graph::kNone || !is_persistent(buffer.role) || is_kept_gradient(buffer.role)) continue;
+    if (!is_of_state(buffer)) continue;
     const std::string& name = graph_.params[buffer.param].name;
     const auto& tensors = tensors_of(buffer.role, state);
     const auto found = tensors.find(name);
@@ -93,29 +97,28 @@ void Session::load_position(const state::State& state) {
 
 void Session::touch() { backend_.zero(memory_block_ + layout_->state_offset(), layout_->state_bytes()); }
 
-void Session::load_from(const std::vector<const Session*>& before) {
-  state::State position;
-  for (const Session* session : before) session->store_position(position);
+void Session::load_from(const std::vector<const Session*>& before, const state::State& position,
+                        const state::Names& come) {
   updates_ = updates_before_ = 0;
   for (const auto& [name, updates] : position.updates) updates_before_ = std::max(updates_before_, updates);
   const Program& program = train_.program;
   std::vector<float> plain;
   for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
     const graph::Buffer& buffer = program.buffers[id];
-    if (buffer.param == graph::kNone || !is_persistent(buffer.role) || is_kept_gradient(buffer.role)) continue;
+    if (!is_of_state(buffer)) continue;
     const std::string& name = graph_.params[buffer.param].name;
-    bool found = false;
+    const size_t kind = kind_of(buffer.role);
+    bool found = come[kind].contains(name);
     for (const Session* session : before) {
-      const BufferId from = session->state_buffer(buffer.role, name);
+      if (found) break;
+      const BufferId from = session->state_buffer(kind, name);
       if (from == graph::kNone) continue;
       found = true;
       const backend::Backend::Foreign foreign{session->backend_, session->graph_, session->train_.program, from,
                                               session->address(0, from, {0, 0, session->ring(session->updates_)})};
-      if (backend_.take(foreign, graph_, program, id, address(0, id, {}))) break;
-      backend::Outlet outlet(session->backend_);
-      session->read(session->source(), outlet, from, session->updates_, plain);
+      if (backend_.take(foreign, graph_, program, id, address(0, id, {}))) continue;
+      session->read(kind, name, plain);
       backend_.upload(graph_, program, id, plain, address(0, id, {}));
-      break;
     }
     if (found) continue;
     if (!is_optimizer_slot(buffer.role)) fail_run("the training before has no parameter {}", name);
@@ -137,22 +140,45 @@ void Session::store_position(state::State& state) const {
   state.loss_scale = {fields[graph::kScale], fields[graph::kGoodSteps], fields[graph::kSkippedSteps]};
 }
 
-// Where the numbers of a buffer of that role lie here: a weight may stand still here and not there.
-BufferId Session::state_buffer(BufferRole role, const std::string& name) const {
-  const auto same = [&](BufferRole other) {
-    if (is_optimizer_slot(role) || is_optimizer_slot(other)) return role == other;
-    if (is_half(graph_.dtype) && other == BufferRole::Weight) return false;  // its master has all digits
-    return other == BufferRole::Weight || other == BufferRole::Master || other == BufferRole::Constant ||
-           other == BufferRole::Statistic;
-  };
+// Where the numbers of a tensor lie here: a weight may stand still here and not there.
+BufferId Session::state_buffer(size_t kind, const std::string& name) const {
   BufferId found = graph::kNone;
   for (BufferId id = 0; id < static_cast<BufferId>(train_.program.buffers.size()); ++id) {
     const graph::Buffer& buffer = train_.program.buffers[id];
-    if (buffer.param == graph::kNone || !same(buffer.role) || graph_.params[buffer.param].name != name) continue;
+    if (!is_of_state(buffer) || kind_of(buffer.role) != kind || graph_.params[buffer.param].name != name) continue;
     if (buffer.role == BufferRole::Master) return id;
+    if (buffer.role == BufferRole::Weight && is_half(graph_.dtype)) continue;  // its master has all digits
     found = id;
   }
   return found;
+}
+
+void Session::list(state::Names& names) const {
+  for (const graph::Buffer& buffer : train_.program.buffers) {
+    if (is_of_state(buffer)) names[kind_of(buffer.role)][graph_.params[buffer.param].name] = buffer.shape;
+  }
+}
+
+bool Session::wants(size_t kind, const std::string& name) const {
+  return std::any_of(train_.program.buffers.begin(), train_.program.buffers.end(), [&](const graph::Buffer& buffer) {
+    return is_of_state(buffer) && kind_of(buffer.role) == kind && graph_.params[buffer.param].name == name;
+  });
+}
+
+bool Session::read(size_t kind, const std::string& name, std::vector<float>& plain) const {
+  const BufferId id = state_buffer(kind, name);
+  if (id == graph::kNone) return false;
+  backend::Outlet outlet(backend_);
+  read(source(), outlet, id, updates_, plain);
+  return true;
+}
+
+void Session::put(size_t kind, const std::string& name, const std::vector<float>& plain) {
+  for (BufferId id = 0; id < static_cast<BufferId>(train_.program.buffers.size()); ++id) {
+    const graph::Buffer& buffer = train_.program.buffers[id];
+    if (!is_of_state(buffer) || kind_of(buffer.role) != kind || graph_.params[buffer.param].name != name) continue;
+    backend_.upload(graph_, train_.program, id, plain, address(0, id, {}));
+  }
 }
 
 void Session::store(state::State& state) const {
@@ -203,7 +229,7 @@ void Session::store_weights(const Source& source, backend::Outlet& outlet, state
   if (static_cast<int64_t>(state.older.size()) < ages) state.older.resize(static_cast<size_t>(ages));
   for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
     const graph::Buffer& buffer = program.buffers[id];
-    if (buffer.param == graph::kNone || !is_persistent(buffer.role) || is_kept_gradient(buffer.role)) continue;
+    if (!is_of_state(buffer)) continue;
     const std::string& name = graph_.params[buffer.param].name;
     if (buffer.role == BufferRole::Statistic || (wanted && !wanted(name))) continue;
     auto put = [&](state::Tensor& tensor, int64_t version) {

@@ -15,9 +15,6 @@ namespace {
 
 using nlohmann::json;
 using state::State;
-using Tensors = std::map<std::string, state::Tensor>;
-
-constexpr std::array kKinds = {&State::params, &State::velocity, &State::second_moment};
 
 // What every process says, told to every process.
 std::vector<json> share(comm::Process& process, const json& own) {
@@ -31,20 +28,18 @@ struct Held {
   Shape shape;
   std::vector<int> ranks;
 };
-using HeldTensors = std::array<std::map<std::string, Held>, kKinds.size()>;
+using HeldTensors = std::array<std::map<std::string, Held>, state::kKinds.size()>;
 
-HeldTensors share_holdings(comm::Process& process, const State& own) {
+HeldTensors share_holdings(comm::Process& process, const state::Names& own) {
   json names = json::array();
-  for (const auto kind : kKinds) {
+  for (const auto& of_kind : own) {
     json& shapes = names.emplace_back(json::object());
-    for (const auto& [name, tensor] : own.*kind) {
-      shapes[name] = std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end());
-    }
+    for (const auto& [name, shape] : of_kind) shapes[name] = std::vector<int64_t>(shape.begin(), shape.end());
   }
   HeldTensors held;
   const std::vector<json> all = share(process, names);
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    for (size_t kind = 0; kind < kKinds.size(); ++kind) {
+    for (size_t kind = 0; kind < held.size(); ++kind) {
       for (const auto& [name, extents] : all[rank][kind].items()) {
         Held& tensor = held[kind][name];
         tensor.shape = {};
@@ -56,16 +51,23 @@ HeldTensors share_holdings(comm::Process& process, const State& own) {
   return held;
 }
 
-// Of each process, the parameters that it wants.
-std::vector<std::set<std::string>> share_wants(comm::Process& process, const HeldTensors& held,
-                                               const Session::Wanted& wanted) {
+// Of each process, the tensors that it wants and does not have.
+using NeededNames = std::array<std::set<std::string>, state::kKinds.size()>;
+
+std::vector<NeededNames> share_needs(comm::Process& process, const HeldTensors& held, const StateEnd& end) {
   json names = json::array();
-  for (const auto& [name, tensor] : held[0]) {
-    if (wanted(name)) names.push_back(name);
+  for (size_t kind = 0; kind < held.size(); ++kind) {
+    json& needed = names.emplace_back(json::array());
+    for (const auto& [name, tensor] : held[kind]) {
+      if (!end.has[kind].contains(name) && end.wants(kind, name)) needed.push_back(name);
+    }
   }
-  std::vector<std::set<std::string>> wants;
-  for (const json& one : share(process, names)) wants.push_back(one.get<std::set<std::string>>());
-  return wants;
+  std::vector<NeededNames> needs;
+  for (const json& one : share(process, names)) {
+    NeededNames& needed = needs.emplace_back();
+    for (size_t kind = 0; kind < needed.size(); ++kind) needed[kind] = one[kind].get<std::set<std::string>>();
+  }
+  return needs;
 }
 
 // What is small: from all, for all. What belongs to no parameter is process 0's.
@@ -83,37 +85,53 @@ State share_rest(comm::Process& process, const State& own) {
 
 }  // namespace
 
-ExchangedState exchange_state(comm::Process& process, State own, const Session::Wanted& wanted) {
-  const HeldTensors held = share_holdings(process, own);
-  const std::vector<std::set<std::string>> wants = share_wants(process, held, wanted);
-  ExchangedState exchanged;
+Exchanged exchange_state(comm::Process& process, const StateEnd& end, const State& rest) {
+  const HeldTensors held = share_holdings(process, end.has);
+  const std::vector<NeededNames> needs = share_needs(process, held, end);
+  Exchanged exchanged;
   // In one order everywhere: of all that is left to do, the first can always be done.
-  for (size_t kind = 0; kind < kKinds.size(); ++kind) {
-    Tensors& tensors = own.*kKinds[kind];
+  for (size_t kind = 0; kind < held.size(); ++kind) {
     for (const auto& [name, tensor] : held[kind]) {
-      const std::vector<int>& from = tensor.ranks;
       for (int to = 0; to < process.size(); ++to) {
-        if (!wants[to].contains(name) || std::binary_search(from.begin(), from.end(), to)) continue;
-        const int sender = from[static_cast<size_t>(to) % from.size()];  // replicas take turns
+        if (!needs[to][kind].contains(name)) continue;
+        const int sender = tensor.ranks[static_cast<size_t>(to) % tensor.ranks.size()];  // replicas take turns
         exchanged.moved_bytes += tensor.shape.elements() * static_cast<int64_t>(sizeof(float));
-        if (sender == process.rank()) process.send(to, std::as_bytes(std::span(tensors.at(name).data)));
+        if (sender == process.rank()) process.send(to, std::as_bytes(end.read(kind, name)));
         if (to != process.rank()) continue;
-        state::Tensor& mine = tensors[name];
-        mine.shape = tensor.shape;
-        mine.data.resize(static_cast<size_t>(tensor.shape.elements()));
-        process.receive(sender, std::as_writable_bytes(std::span(mine.data)));
+        process.receive(sender, std::as_writable_bytes(end.room(kind, name, tensor.shape)));
+        end.come(kind, name);
       }
     }
-    (exchanged.state.*kKinds[kind]).swap(tensors);
+  }
+  exchanged.rest = share_rest(process, rest);
+  return exchanged;
+}
+
+ExchangedState exchange_state(comm::Process& process, State own, const Session::Wanted& wanted) {
+  State all;  // its tensors; what else there is stays in `own`
+  StateEnd end;
+  for (size_t kind = 0; kind < state::kKinds.size(); ++kind) {
+    (all.*state::kKinds[kind]).swap(own.*state::kKinds[kind]);
+    for (const auto& [name, tensor] : all.*state::kKinds[kind]) end.has[kind][name] = tensor.shape;
   }
   own.older.clear();
-  State rest = share_rest(process, own);
-  for (const auto kind : kKinds) {
-    (rest.*kind).swap(exchanged.state.*kind);
-    std::erase_if(rest.*kind, [&](const auto& one) { return !wants[process.rank()].contains(one.first); });
+  end.wants = [&](size_t, const std::string& name) { return wanted(name); };
+  end.read = [&](size_t kind, const std::string& name) {
+    return std::span<const float>((all.*state::kKinds[kind]).at(name).data);
+  };
+  end.room = [&](size_t kind, const std::string& name, const Shape& shape) {
+    state::Tensor& tensor = (all.*state::kKinds[kind])[name];
+    tensor.shape = shape;
+    tensor.data.resize(static_cast<size_t>(shape.elements()));
+    return std::span<float>(tensor.data);
+  };
+  end.come = [](size_t, const std::string&) {};
+  Exchanged exchanged = exchange_state(process, end, own);
+  for (const auto kind : state::kKinds) {
+    std::erase_if(all.*kind, [&](const auto& one) { return !wanted(one.first); });
+    (exchanged.rest.*kind).swap(all.*kind);
   }
-  exchanged.state = std::move(rest);
-  return exchanged;
+  return {std::move(exchanged.rest), exchanged.moved_bytes};
 }
 
 }  // namespace millrace::runtime

@@ -211,17 +211,18 @@ void Succession::hand_over(const TrainingResult& result) {
   const bool leads = process_.rank() == 0;
   end_stretch();
   NextTraining::Made next;
-  if (process_.size() == 1) {
+  int64_t moved_bytes = 0;
+  if (next_->is_beside()) {
     next = next_->take();
-    next.training->take_over(*now_.training);
+    moved_bytes = next.training->take_over(*now_.training);
   } else {
     state::State own = now_.training->own_state();
     if (leads) own.since = now_.training->since_for(next_plan_.get().job.batch);
-    if (!next_->is_beside()) now_.training.reset();
+    now_.training.reset();
     next = next_->take();
-    const int64_t moved_bytes = next.training->take_over(std::move(own));
-    if (leads) transitions_.back().moved_bytes = moved_bytes;
+    moved_bytes = next.training->take_over(std::move(own));
   }
+  if (leads) transitions_.back().moved_bytes = moved_bytes;
   // To give memory back takes time, and nobody waits for it.
   former_ = std::async(std::launch::async, [old = std::shared_ptr<Training>(std::move(now_.training))]() mutable {
               old.reset();

@@ -18,7 +18,6 @@
 #include "millrace/model/model.h"
 #include "millrace/runtime/conductor.h"
 #include "millrace/runtime/op_times.h"
-#include "millrace/runtime/state_exchange.h"
 #include "millrace/schedule/prover.h"
 #include "millrace/schedule/steady.h"
 #include "millrace/state/checkpoint_store.h"
@@ -69,23 +68,77 @@ void Training::make(const job::Job& job, const MachineLimit& limit, const OnMeas
   make_workers(limit, on_measure);
 }
 
-void Training::take_over(Training& before) {
+int64_t Training::take_over(Training& before) {
+  const bool alone = process_.size() == 1;
   // Tasks of a device belong to its worker's thread, and older versions to the state.
   if (!before.workers_[0].backend->on_host() || !before.plan().pipeline.synchronous()) {
-    state::State state = before.state();
+    state::State state = alone ? before.state() : before.own_state();
     state.since = before.since_for(facts_.job.batch);
-    return load_parameters([&](const Session::Wanted&) { return std::move(state); });
+    if (!alone) return take_over(std::move(state));
+    load_parameters([&](const Session::Wanted&) { return std::move(state); });
+    return 0;
   }
-  set_calendar(before.since_for(facts_.job.batch));
-  facts_.first_step = before.end_.step;
-  facts_.first_samples = before.end_.samples;
   std::vector<const Session*> sessions;
+  StateEnd end;
+  state::State position;
   for (const LocalWorker& local : before.workers_) {
     for (size_t i = 0; i < local.worker->num_sessions(); ++i) {
-      if (local.worker->replica(i) == 0) sessions.push_back(&std::as_const(*local.worker).session(i));
+      if (alone && local.worker->replica(i) > 0) continue;
+      const Session& session = std::as_const(*local.worker).session(i);
+      sessions.push_back(&session);
+      session.list(end.has);
+      session.store_position(position);
     }
   }
-  on_all_workers([&](LocalWorker& local) { local.worker->load_from(sessions, facts_.first_step); });
+  position.step = before.end_.step;
+  position.samples = before.end_.samples;
+  position.since = before.since_for(facts_.job.batch);
+  state::Names come;
+  int64_t moved_bytes = 0;
+  if (!alone) {
+    Exchanged exchanged = exchange_with(sessions, std::move(end), position, come);
+    position = std::move(exchanged.rest);
+    moved_bytes = exchanged.moved_bytes;
+  }
+  set_calendar(position.since);
+  facts_.first_step = position.step;
+  facts_.first_samples = position.samples;
+  on_all_workers([&](LocalWorker& local) { local.worker->load_from(sessions, position, come); });
+  return moved_bytes;
+}
+
+// What other processes have. A tensor at a time lies in between.
+Exchanged Training::exchange_with(const std::vector<const Session*>& sessions, StateEnd end,
+                                  const state::State& position, state::Names& come) {
+  std::vector<float> plain;
+  const auto any_own = [&](const auto& holds) {
+    bool any = false;
+    for (size_t i = 0; i < worker(0).num_sessions(); ++i) any |= holds(worker(0).session(i));
+    return any;
+  };
+  end.wants = [&](size_t kind, const std::string& name) {
+    return any_own([&](Session& session) { return session.wants(kind, name); });
+  };
+  end.read = [&](size_t kind, const std::string& name) {
+    for (const Session* session : sessions) {
+      if (session->read(kind, name, plain)) break;
+    }
+    return std::span<const float>(plain);
+  };
+  end.room = [&](size_t kind, const std::string& name, const Shape& shape) {
+    come[kind][name] = shape;
+    plain.resize(static_cast<size_t>(shape.elements()));
+    return std::span<float>(plain);
+  };
+  end.come = [&](size_t kind, const std::string& name) {
+    any_own([&](Session& session) {
+      session.put(kind, name, plain);
+      return true;
+    });
+  };
+  Exchanged exchanged;
+  on_all_workers([&](LocalWorker&) { exchanged = exchange_state(process_, end, position); });
+  return exchanged;
 }
 
 int64_t Training::take_over(state::State own) {

@@ -16,6 +16,7 @@
 #include "millrace/job/job.h"
 #include "millrace/runtime/device.h"
 #include "millrace/runtime/observer.h"
+#include "millrace/runtime/state_exchange.h"
 #include "millrace/runtime/worker.h"
 #include "millrace/runtime/worker_thread.h"
 #include "millrace/state/state.h"
@@ -74,9 +75,9 @@ class Training {
   // From this step on every node's time is summed. Before run().
   void time_nodes_from(int64_t step) { facts_.time_nodes_from = step; }
 
-  // Goes on where another training, of whatever plan, has ended: one in this process, or together with all other
-  // processes, each with its own_state() of it; returns how many bytes went from one to another.
-  void take_over(Training& before);
+  // Goes on where another training, of whatever plan, has ended; together with all other processes. Each takes what it
+  // has of it, or had, as own_state(). Returns how many bytes went from one to another.
+  int64_t take_over(Training& before);
   int64_t take_over(state::State own);
 
   TrainingResult run(const Observer& observer);
@@ -103,6 +104,8 @@ class Training {
   void make_schedules();
   void make_workers(const MachineLimit& limit, const OnMeasure& on_measure);
   void load_parameters(const StateReader& reader);
+  Exchanged exchange_with(const std::vector<const Session*>& sessions, StateEnd end, const state::State& position,
+                          state::Names& come);
   const schedule::Schedule& schedule_for(int64_t steps);
   void check_directory_is_shared();
   std::vector<int> prepare_saving();  // returns the workers that write a part of each checkpoint

@@ -47,10 +47,11 @@ void Worker::load(const state::State& state) {
   }
 }
 
-void Worker::load_from(const std::vector<const Session*>& before, int64_t step) {
+void Worker::load_from(const std::vector<const Session*>& before, const state::State& position,
+                       const state::Names& come) {
   for (Stage& stage : stages_) {
-    stage.session->load_from(before);
-    open_data(stage, step);
+    stage.session->load_from(before, position, come);
+    open_data(stage, position.step);
   }
 }
 

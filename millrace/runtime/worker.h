@@ -76,7 +76,7 @@ class Worker {
   // Between steps; the next one is state.step.
   void load(const state::State& state);
   // The same from the workers of another training in this process; its next step is `step`.
-  void load_from(const std::vector<const Session*>& before, int64_t step);
+  void load_from(const std::vector<const Session*>& before, const state::State& position, const state::Names& come);
   enum class Replicas { First, All };
   void store(state::State& state, Replicas which) const;  // the stages of which this is such a replica
   bool has_param(const std::string& name) const;

@@ -2,6 +2,7 @@
 // one plan and continued under another.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -39,6 +40,10 @@ struct State {
   bool evaluation_due = false;  // at this step: it was asked to end before it could be made
   bool operator==(const State&) const = default;
 };
+
+// The kinds of tensors that parameters have, and which of each there are.
+inline constexpr std::array kKinds = {&State::params, &State::velocity, &State::second_moment};
+using Names = std::array<std::map<std::string, Shape>, kKinds.size()>;
 
 // Every parameter filled as its Init says. Its numbers depend on the seed and its name alone, not on the other
 // parameters, their order, or the number of threads.

@@ -33,7 +33,7 @@ job::Job freezing_job() {
 }
 
 struct Ran {
-  std::vector<double> losses;
+  std::vector<double> losses, test_losses;
   std::vector<std::string> notes;
   std::vector<Transition> transitions;
   std::vector<WorkerRecord> last;  // of the last training's workers
@@ -61,6 +61,7 @@ Ran run_elastic(comm::Process& process, job::Job job, const std::vector<std::str
   Ran ran;
   Observer observer;
   observer.on_step = [&](const StepReport& step) { ran.losses.push_back(step.metrics.loss()); };
+  observer.on_evaluation = [&](double, const Metrics& metrics) { ran.test_losses.push_back(metrics.loss()); };
   observer.on_note = [&](const std::string& note) { ran.notes.push_back(note); };
   observer.wants_to_end = [&] { return static_cast<int64_t>(ran.losses.size()) >= stop_at; };
   ran.result = succession.run(observer);
@@ -72,6 +73,7 @@ Ran run_elastic(comm::Process& process, job::Job job, const std::vector<std::str
 
 void expect_same(const Ran& processes, const Ran& threads) {
   EXPECT_EQ(processes.losses, threads.losses);
+  EXPECT_EQ(processes.test_losses, threads.test_losses);
   EXPECT_EQ(processes.state.params.size(), threads.state.params.size());
   for (const auto& [name, tensor] : threads.state.params) {
     EXPECT_TRUE(processes.state.params.at(name).data == tensor.data) << name;
@@ -106,6 +108,17 @@ TEST_F(DISABLED_ElasticProcess, GoesOn) {
   ASSERT_EQ(ran.transitions.size(), 3u);
   EXPECT_GT(ran.transitions[0].moved_bytes, 0);
   EXPECT_EQ(ran.last.size(), static_cast<size_t>(kProcesses));
+}
+
+// Which are summed over replicas, like gradients.
+TEST_F(DISABLED_ElasticProcess, GoesOnWithRunningStatistics) {
+  job::Job job = freezing_job();
+  job.model = {.name = "resnet_small", .classes = 10, .image_size = 8, .channels = 3};
+  job.data.test_samples = 5;
+  job.eval.every_epochs = 1;
+  const std::vector<std::string> placements{"0:0-1.0:2", "0:0.0:1.0:2", "0:0.0:1-2", "0:0-2"};
+  const Ran ran = run_elastic(*process_, job, placements);
+  expect_bits_of_threads(ran, job, placements);
 }
 
 // A plan that cannot be, and one that cannot be made: both times all go on as before. On devices the next is made when
@@ -153,6 +166,7 @@ class ElasticProcesses : public cli::MpiTest {
 };
 
 TEST_F(ElasticProcesses, GoOnWithTheBitsOfThreads) { expect_success("GoesOn"); }
+TEST_F(ElasticProcesses, GoOnWithRunningStatistics) { expect_success("GoesOnWithRunningStatistics"); }
 TEST_F(ElasticProcesses, GoOnAsTheyAreWhereThereIsNoNext) { expect_success("GoesOnAsItIsWhereThereIsNoNext"); }
 TEST_F(ElasticProcesses, EndBeforeTheirBoundary) { expect_success("EndsBeforeItsBoundary"); }
 
