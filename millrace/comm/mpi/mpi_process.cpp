@@ -162,9 +162,9 @@ MpiProcess::MpiProcess(std::shared_ptr<MpiWorld> world, bool is_first) : world_(
   for (MPI_Comm* comm : {&messages_, &sums_, &events_, &orders_comm_, &control_, &notices_})
     MPI_Comm_dup(MPI_COMM_WORLD, comm);
   if (rank() == 0) {
-    MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
+    MPI_Irecv(&incoming_->event, sizeof(Event), MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
   } else {
-    MPI_Irecv(&incoming_directive_, sizeof incoming_directive_, MPI_BYTE, 0, 0, orders_comm_, &directive_request_);
+    MPI_Irecv(&incoming_->directive, sizeof(Directive), MPI_BYTE, 0, 0, orders_comm_, &directive_request_);
   }
   world_->add(*this);
 }
@@ -173,7 +173,10 @@ MpiProcess::~MpiProcess() {
   const bool failed = world_->aborted() || std::uncaught_exceptions() > 0;
   if (is_first_ && !failed) wait_for_all();
   world_->remove(*this);
-  if (failed) return;
+  if (failed) {
+    (void)incoming_.release();
+    return;
+  }
   for (MPI_Request* request : {&incoming_request_, &directive_request_}) {
     if (*request == MPI_REQUEST_NULL) continue;
     MPI_Cancel(request);
@@ -285,8 +288,8 @@ void MpiProcess::take_events() {
     int complete = 0;
     MPI_Test(&incoming_request_, &complete, MPI_STATUS_IGNORE);
     if (!complete) return;
-    take_event(incoming_);
-    MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
+    take_event(incoming_->event);
+    MPI_Irecv(&incoming_->event, sizeof(Event), MPI_BYTE, MPI_ANY_SOURCE, 0, events_, &incoming_request_);
   }
 }
 
@@ -322,12 +325,12 @@ void MpiProcess::take_orders() {
     int complete = 0;
     MPI_Test(&directive_request_, &complete, MPI_STATUS_IGNORE);
     if (!complete) return;
-    if (incoming_directive_.is_grant) {
-      orders_.grant(incoming_directive_.granted);
+    if (incoming_->directive.is_grant) {
+      orders_.grant(incoming_->directive.granted);
     } else {
-      orders_.add(incoming_directive_.order);
+      orders_.add(incoming_->directive.order);
     }
-    MPI_Irecv(&incoming_directive_, sizeof incoming_directive_, MPI_BYTE, 0, 0, orders_comm_, &directive_request_);
+    MPI_Irecv(&incoming_->directive, sizeof(Directive), MPI_BYTE, 0, 0, orders_comm_, &directive_request_);
   }
 }
 

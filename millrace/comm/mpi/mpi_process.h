@@ -91,10 +91,14 @@ class MpiProcess : public Process, private MpiWorld::Served {
   MpiEndpoint* endpoint_ = nullptr;
   MpiDeviceEndpoint* device_endpoint_ = nullptr;
 
-  Event incoming_;
+  // Where MPI puts what comes; after a failure it may still do so.
+  struct Incoming {
+    Event event;
+    Directive directive;
+  };
+  std::unique_ptr<Incoming> incoming_ = std::make_unique<Incoming>();
   MPI_Request incoming_request_ = MPI_REQUEST_NULL;
   OrderBook orders_;
-  Directive incoming_directive_;
   MPI_Request directive_request_ = MPI_REQUEST_NULL;
   std::mutex mutex_;
   std::condition_variable changed_;
