@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <sys/ioctl.h>
 
+#include <fstream>
 #include <memory>
 
 #include "cli/command_runner.h"
@@ -73,6 +74,16 @@ TEST_F(Terminal, OneBatchAgainAndAgainHasNoEpochs) {
   EXPECT_THAT(text, Not(HasSubstr("epoch")));
 }
 
+// Whether a signal to a process was not delivered yet.
+bool has_pending(pid_t pid, int signal) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("State:") && line.find('Z') != std::string::npos) return false;
+    if (line.starts_with("ShdPnd:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  }
+  return false;  // it is gone
+}
+
 class Interrupt : public Terminal {
  protected:
   // A run without an end, in its first steps.
@@ -111,7 +122,8 @@ TEST_F(Interrupt, TheThirdEndsAtOnce) {
   const auto process = start_long_run();
   for (int i = 0; i < 3; ++i) {
     process->interrupt();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a signal that is pending is not counted twice
+    // One that is still to be delivered would not be counted twice.
+    while (has_pending(process->pid(), SIGINT)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   read_until("");
   const Outcome outcome = process->wait();
