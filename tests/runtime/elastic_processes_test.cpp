@@ -5,8 +5,7 @@
 #include <filesystem>
 
 #include "cli/mpi_runner.h"
-#include "millrace/runtime/succession.h"
-#include "runtime/training_harness.h"
+#include "runtime/elastic_harness.h"
 
 namespace millrace::runtime {
 namespace {
@@ -16,23 +15,10 @@ using testing::HasSubstr;
 constexpr const char* kStarted = "MILLRACE_TEST_ELASTIC";
 constexpr int kProcesses = 3;
 
-job::Job freezing_job() {
-  job::Job job = small_job();
-  job.model = small_vit(16, 12, 3);
-  job.model.layers = 4;
-  job.optimizer.kind = job::Algorithm::AdamW;
-  job.optimizer.lr = 0.002;
-  job.steps = 26;
-  job.parallel.mode = job::Mode::OneFOneB;
-  job.parallel.microbatches = 2;
-  job.parallel.placement = "0:0.0:1.0:2";
-  job.elastic.freeze = job::Freeze::Schedule;
-  job.elastic.alpha = 0.4;
-  job.elastic.every = {job::Period::Unit::Steps, 8};  // decided two steps ahead
-  return job;
-}
+// Decided two steps ahead of every eighth.
+job::Job scheduled_job() { return freezing_job(job::Freeze::Schedule); }
 
-struct Ran {
+struct ElasticRun {
   std::vector<double> losses, test_losses;
   std::vector<std::string> notes;
   std::vector<Transition> transitions;
@@ -42,8 +28,8 @@ struct Ran {
 };
 
 // Each training where the next of `placements` says, the first too; "fails": its planning does.
-Ran run_elastic(comm::Process& process, job::Job job, const std::vector<std::string>& placements,
-                int64_t stop_at = 1000) {
+ElasticRun run_elastic(comm::Process& process, job::Job job, const std::vector<std::string>& placements,
+                       int64_t stop_at = 1000) {
   job.parallel.placement = placements[0];
   size_t next = 0;
   const Succession::Planner planner = [&](const job::Job& now, int frozen, int) {
@@ -58,7 +44,7 @@ Ran run_elastic(comm::Process& process, job::Job job, const std::vector<std::str
   };
   Succession succession(std::make_unique<Training>(job, process, MachineLimit{}), job, process, {},
                         process.rank() == 0 ? planner : Succession::Planner(), {});
-  Ran ran;
+  ElasticRun ran;
   Observer observer;
   observer.on_step = [&](const StepReport& step) { ran.losses.push_back(step.metrics.loss()); };
   observer.on_evaluation = [&](double, const Metrics& metrics) { ran.test_losses.push_back(metrics.loss()); };
@@ -71,7 +57,7 @@ Ran run_elastic(comm::Process& process, job::Job job, const std::vector<std::str
   return ran;
 }
 
-void expect_same(const Ran& processes, const Ran& threads) {
+void expect_same(const ElasticRun& processes, const ElasticRun& threads) {
   EXPECT_EQ(processes.losses, threads.losses);
   EXPECT_EQ(processes.test_losses, threads.test_losses);
   EXPECT_EQ(processes.state.params.size(), threads.state.params.size());
@@ -91,7 +77,8 @@ class DISABLED_ElasticProcess : public testing::Test {
     if (!std::getenv(kStarted)) GTEST_SKIP() << "is started by ElasticProcesses";
     process_ = comm::make_mpi_process();
   }
-  void expect_bits_of_threads(const Ran& processes, const job::Job& job, const std::vector<std::string>& placements) {
+  void expect_bits_of_threads(const ElasticRun& processes, const job::Job& job,
+                              const std::vector<std::string>& placements) {
     if (process_->rank() != 0) return;
     const auto alone = comm::make_local_process();
     expect_same(processes, run_elastic(*alone, job, placements));
@@ -102,8 +89,8 @@ class DISABLED_ElasticProcess : public testing::Test {
 
 TEST_F(DISABLED_ElasticProcess, GoesOn) {
   const std::vector<std::string> placements{"0:0.0:1.0:2", "0:0-1.0:2", "0:0.0:1-2", "0:0.0:1.0:2"};
-  const Ran ran = run_elastic(*process_, freezing_job(), placements);
-  expect_bits_of_threads(ran, freezing_job(), placements);
+  const ElasticRun ran = run_elastic(*process_, scheduled_job(), placements);
+  expect_bits_of_threads(ran, scheduled_job(), placements);
   if (process_->rank() != 0) return;
   ASSERT_EQ(ran.transitions.size(), 3u);
   EXPECT_GT(ran.transitions[0].moved_bytes, 0);
@@ -112,22 +99,20 @@ TEST_F(DISABLED_ElasticProcess, GoesOn) {
 
 // Which are summed over replicas, like gradients.
 TEST_F(DISABLED_ElasticProcess, GoesOnWithRunningStatistics) {
-  job::Job job = freezing_job();
+  job::Job job = scheduled_job();
   job.model = {.name = "resnet_small", .classes = 10, .image_size = 8, .channels = 3};
-  job.data.test_samples = 5;
-  job.eval.every_epochs = 1;
   const std::vector<std::string> placements{"0:0-1.0:2", "0:0.0:1.0:2", "0:0.0:1-2", "0:0-2"};
-  const Ran ran = run_elastic(*process_, job, placements);
+  const ElasticRun ran = run_elastic(*process_, job, placements);
   expect_bits_of_threads(ran, job, placements);
 }
 
 // A plan that cannot be, and one that cannot be made: both times all go on as before. On devices the next is made when
 // the one before it is gone.
 TEST_F(DISABLED_ElasticProcess, GoesOnAsItIsWhereThereIsNoNext) {
-  const bool beside = freezing_job().device != job::Device::Cuda;
+  const bool beside = scheduled_job().device != job::Device::Cuda;
   const std::vector<std::string> placements{"0:0.0:1.0:2", "refused", beside ? "0:0.0:1.0:2.0:3" : "refused",
                                             "0:0-1.0:2"};
-  const Ran ran = run_elastic(*process_, freezing_job(), placements);
+  const ElasticRun ran = run_elastic(*process_, scheduled_job(), placements);
   if (process_->rank() != 0) return;
   EXPECT_EQ(ran.losses.size(), 26u);
   ASSERT_EQ(ran.transitions.size(), 1u);
@@ -139,15 +124,15 @@ TEST_F(DISABLED_ElasticProcess, GoesOnAsItIsWhereThereIsNoNext) {
 
 // The run ends between a decision and its boundary.
 TEST_F(DISABLED_ElasticProcess, EndsBeforeItsBoundary) {
-  job::Job job = freezing_job();
+  job::Job job = scheduled_job();
   job.elastic.every = {job::Period::Unit::Steps, 24};  // decided six steps ahead
-  const Ran ran = run_elastic(*process_, job, {"0:0.0:1.0:2", "0:0-1.0:2"}, /*stop_at=*/19);
+  const ElasticRun ran = run_elastic(*process_, job, {"0:0.0:1.0:2", "0:0-1.0:2"}, /*stop_at=*/19);
   if (process_->rank() != 0) return;
   EXPECT_TRUE(ran.result.stopped);
   EXPECT_LT(ran.result.steps, 26);
 }
 
-TEST_F(DISABLED_ElasticProcess, Fails) { run_elastic(*process_, freezing_job(), {"0:0.0:1.0:2", "fails"}); }
+TEST_F(DISABLED_ElasticProcess, Fails) { run_elastic(*process_, scheduled_job(), {"0:0.0:1.0:2", "fails"}); }
 
 class ElasticProcesses : public cli::MpiTest {
  protected:
