@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 
 #include "cli/commands.h"
 #include "cli/elastic.h"
@@ -221,6 +222,8 @@ void check_outputs(const TrainArguments& arguments, const Start& start) {
 report::RunDirectory open_directory(const TrainArguments& arguments, const job::Job& job, const Start& start) {
   if (start.goes_on) {
     set_aside_later_checkpoints(*start.resumed);
+    std::error_code ignored;
+    std::filesystem::remove(start.resumed->run / report::kLastFile, ignored);  // it is whole no more
     return report::RunDirectory::open(start.resumed->run);
   }
   return arguments.out.empty() ? report::RunDirectory::create_numbered(job.name)

@@ -94,7 +94,7 @@ TEST_F(KilledTest, BetweenItsLastStepAndItsLastFile) {
   write("run/.model.safetensors.millrace-tmp7", "half");
   ::kill(process->pid(), SIGKILL);
   ASSERT_EQ(finish(*process).exit_code, 128 + SIGKILL);
-  EXPECT_EQ(json("run/summary.json").at("steps"), 12);
+  EXPECT_FALSE(exists("run/summary.json")) << "of the training before";
   std::filesystem::remove(path("run/trace.json"));
   const Outcome rest = run({"train", "--resume", "run"});
   ASSERT_EQ(rest.exit_code, 0) << rest.err;
