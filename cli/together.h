@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "millrace/comm/process.h"
+#include "millrace/comm/first_of_all.h"
 #include "millrace/job/reader.h"
 
 namespace millrace::cli {
@@ -27,11 +27,7 @@ void together(std::unique_ptr<comm::Process>& process, Work&& work, Undo&& undo)
   } catch (const std::exception& error) {
     failure = std::string("1") + error.what();
   }
-  std::string first;
-  for (const std::string& text : process->gather(failure)) {
-    if (first.empty()) first = text;
-  }
-  first = process->broadcast(first);
+  const std::string first = comm::first_of_all(*process, failure);
   if (first.empty()) return;
   const bool speaks = process->rank() == 0;
   undo();

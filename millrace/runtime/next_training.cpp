@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "millrace/base/error.h"
+#include "millrace/comm/first_of_all.h"
 #include "millrace/job/reader.h"
 
 namespace millrace::runtime {
@@ -87,11 +88,7 @@ NextTraining::Made NextTraining::make(const job::Job& job, std::shared_ptr<const
   } catch (const std::exception& error) {
     failure = kFailed + std::string(error.what());
   }
-  std::string first;
-  for (const std::string& text : process_.gather(failure)) {
-    if (first.empty()) first = text;
-  }
-  first = process_.broadcast(first);
+  const std::string first = comm::first_of_all(process_, failure);
   if (first.empty()) return made;
   made.training.reset();
   if (process_.rank() != 0) return made;

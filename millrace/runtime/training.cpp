@@ -13,6 +13,7 @@
 
 #include "millrace/backend/cuda/cuda_backend.h"
 #include "millrace/base/error.h"
+#include "millrace/comm/first_of_all.h"
 #include "millrace/job/reader.h"
 #include "millrace/job/stage_file.h"
 #include "millrace/model/model.h"
@@ -409,11 +410,7 @@ void Training::check_directory_is_shared() {
   probe = process_.broadcast(probe);
   if (probe.empty()) return;
   const std::string own = std::filesystem::exists(probe) ? "" : comm::host_name();
-  std::string blind;
-  for (const std::string& host : process_.gather(own)) {
-    if (blind.empty()) blind = host;
-  }
-  blind = process_.broadcast(blind);
+  const std::string blind = comm::first_of_all(process_, own);
   if (process_.rank() == 0) std::filesystem::remove(probe);
   if (blind.empty()) return;
   fail_input("checkpoints go to {}, which {} does not see; write --out with a directory that all hosts share",
