@@ -90,6 +90,14 @@ class MpiTest : public CommandTest {
     return start_program(MILLRACE_MPIRUN, all);
   }
 
+  // A disabled test of this program, in every process.
+  Outcome run_disabled(int processes, const std::string& test, const std::string& variable) const {
+    const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+    return finish(*start_under_mpi(
+        processes, self, {"--gtest_also_run_disabled_tests", "--gtest_color=no", "--gtest_filter=DISABLED_" + test},
+        {variable}));
+  }
+
   std::unique_ptr<Process> start_mpi(int processes, std::vector<std::string> arguments,
                                      const std::vector<std::string>& sets = {}) const {
     for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});

@@ -176,11 +176,7 @@ TEST_F(DISABLED_OneOfSeveral, IsEnded) {
 class MpiDevices : public cli::MpiTest {
  protected:
   cli::Outcome run_all(const std::string& test) {
-    const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-    return finish(*start_under_mpi(
-        kProcesses, self,
-        {"--gtest_also_run_disabled_tests", "--gtest_color=no", "--gtest_filter=DISABLED_OneOfSeveral." + test},
-        {std::string(kFolder) + "=" + folder_.path().string()}));
+    return run_disabled(kProcesses, "OneOfSeveral." + test, std::string(kFolder) + "=" + folder_.path().string());
   }
 
  private:

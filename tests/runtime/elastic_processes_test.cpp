@@ -137,11 +137,7 @@ TEST_F(DISABLED_ElasticProcess, Fails) { run_elastic(*process_, scheduled_job(),
 class ElasticProcesses : public cli::MpiTest {
  protected:
   cli::Outcome run_all(const std::string& test) {
-    const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-    return finish(*start_under_mpi(
-        kProcesses, self,
-        {"--gtest_also_run_disabled_tests", "--gtest_color=no", "--gtest_filter=DISABLED_ElasticProcess." + test},
-        {std::string(kStarted) + "=1"}));
+    return run_disabled(kProcesses, "ElasticProcess." + test, std::string(kStarted) + "=1");
   }
   void expect_success(const std::string& test) {
     const cli::Outcome outcome = run_all(test);
